@@ -293,7 +293,7 @@ def test_the_winner_has_the_lowest_loss_and_may_be_any_method():
     said = who_won(contest(runs, settings=settings, noise=0.1, tried=["first"]))
     assert said[:2] == [
         "first (m = 3 of 4, momentum 0.97) was fastest: it ended with the lowest loss, 0.25.",
-        "To its own final loss, each of the others took so many times as long as the winner: "
+        "Times to the final loss of each other method, divided by the winner's time to it: "
         "asynchronous 3 (without a trial of its own); Minibatch SGD 4.",
     ]
     assert said[2].startswith("It did not wait for slow workers: ")
@@ -307,12 +307,12 @@ def test_times_are_compared_seed_by_seed():
         "slow": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 5]), ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
         "fast": [ending_at(nw.MinibatchSGD(0.1), [8, 5, 2, 1]), ending_at(nw.MinibatchSGD(0.1), [8, 5, 3, 1])],
     }
-    assert who_won(contest(runs))[1].endswith("as long as the winner: slow 2.25.")
+    assert who_won(contest(runs))[1].endswith("divided by the winner's time to it: slow 2.25.")
     late = {
         "lucky": [ending_at(nw.MinibatchSGD(0.1), [8, 1, 6, 5])],
         "low": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
     }
-    assert who_won(contest(late))[1].endswith("as long as the winner: lucky 0.333.")
+    assert who_won(contest(late))[1].endswith("divided by the winner's time to it: lucky 0.333.")
 
 
 def test_asynchronous_sgd_wins_by_its_gradients_where_noise_is_large():
@@ -367,7 +367,7 @@ def test_of_methods_that_converged_the_first_one_wins():
         "early": [ending_at(nw.AsynchronousSGD(0.1), [1, 0.5, 1e-7, 1e-12, 2e-13])],
     }
     assert who_won(contest(runs))[0] == (
-        "early was fastest: after 2 s, sooner than that of the others, its error was below 1e-06 of that at the start."
+        "early was fastest: after 2 s, before any other, its error was below 1e-06 of that at the start."
     )
     assert who_won(contest(runs, minimum=None))[0].startswith("late was fastest: it ended with the lowest loss")
 
@@ -469,7 +469,7 @@ def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
     winner, times, reason, first, second, regime, why, third = found.findings[:8]
     assert winner.startswith("Asynchronous SGD, delay-adaptive was fastest: it ended with the lowest loss, ")
-    assert times.startswith("To its own final loss, each of the others took so many times as long as the winner: ")
+    assert times.startswith("Times to the final loss of each other method, divided by the winner's time to it: ")
     assert reason.startswith("No worker waited: 1,501 gradients made a step each; Minibatch SGD used ")
     assert "of virtual time Minibatch SGD made" in first
     assert "times as fast (the workers' speeds predict" in second

@@ -141,7 +141,7 @@ class GradientSum(BaseSum):
         return math.sqrt(self._memory.squared_norm(self._ledger.trained(self.vector)))  # type: ignore[attr-defined]
 
     def restore(self, saved: SavedSum) -> None:
-        """Make the sum what it was at a checkpoint. Its gradients are those of steps that were made before."""
+        """Restore the vector, count and weight that the sum had at a checkpoint."""
         self.clear()
         self._memory.write(saved.vector, self.vector)
         self.count, self.weight = saved.count, saved.weight

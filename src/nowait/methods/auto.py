@@ -33,17 +33,17 @@ ROUNDS, SKIPPED = 12, 4
 SPREAD = (5**0.5 - 1) / 2
 """Multiples of it, modulo 1, are evenly spread."""
 PATIENCE = 3.0
-"""A round that takes so many times as long as the last one is overdue."""
+"""A round that takes longer than the last one by this factor is overdue."""
 LATE = 1.5
-"""A worker whose first gradient takes so many times the usual time is late."""
+"""A worker whose first gradient takes longer than usual by this factor is late."""
 SHORTEST = 1e-6
 """The least time of a gradient, divided by the longest one, if a worker took no time at all."""
 NEW_GROUP = 0.1
 """The least weight of a new group of gradients in the estimates of noise."""
 ENOUGH = 4
-"""Degrees of freedom of the noise that are needed for rounds of one gradient."""
+"""The least degrees of freedom of the noise estimate for rounds of one gradient."""
 ESTIMATES = ("variance", "mean_squared", "num_groups")
-"""What a checkpoint keeps of the noise."""
+"""The fields of the noise estimate that a checkpoint keeps."""
 USUAL_MOMENTUM = 0.9
 """The momentum with plain SGD, if none is given."""
 ASYNCHRONOUS = 0
@@ -77,7 +77,7 @@ class Auto(Method):
     CAUTION: ClassVar[float] = 1.2
     """Asynchronous steps are so many times shorter than 1/M, and their cost is so many times higher."""
     CAUTION_WITH_MEANS: ClassVar[float] = 2.0
-    """With updates that average gradients, asynchronous steps are so many times shorter than 1/√M."""
+    """With updates that average gradients, asynchronous steps are shorter than 1/√M by this factor."""
     NOISE_FACTOR: ClassVar[float] = 2.0
     """B is so many times σ²/‖∇F‖²."""
     MARGIN: ClassVar[float] = 0.1

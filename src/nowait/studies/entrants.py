@@ -1,4 +1,4 @@
-"""The methods of a race, and what is tuned of them."""
+"""The methods of a race, and their settings that are tuned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOMENTUM_NAMES = ("momentum", "beta", "β")
 @final
 @dataclass(frozen=True)
 class Settings:
-    """What is tuned of a method."""
+    """The settings of a method that are tuned."""
 
     stepsize: float
     momentum: float | None = None
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
     method: Method
     update: Update | None
-    """None for that of all methods."""
+    """None: the update of the race."""
 
 
 MakeEntry = Callable[[Settings], Entry]
@@ -165,7 +165,7 @@ def check_updates(entrants: Iterable[Entrant], update: Update | None) -> None:
 
 
 def without_refused(entrants: list[Entrant], problem: Problem, say: Callable[[str], None]) -> list[Entrant]:
-    """Return the entrants without a usual one that refuses the problem's data, and say so."""
+    """Leave out a default method that refuses the problem's data, and say so."""
     if Capabilities.of(problem).num_shards == 1:
         return entrants
     refused = [one.name for one in entrants if one.settings_of and one.method(1.0).needs_shared_data]

@@ -340,7 +340,7 @@ def _applies_at_once(run: Run) -> bool:
 
 
 def _is_plain(run: Run) -> bool:
-    """Return True if steps are those of plain SGD, which the formulas are for."""
+    """Return True if the run made plain SGD steps, to which the formulas apply."""
     kind = getattr(methods, run.config["method"]["type"], None)
     makes_its_own = kind is not None and (kind.makes_its_own_update or kind is methods.Auto)
     return bool(run.config["update"]["type"] == "Sgd" and not makes_its_own)

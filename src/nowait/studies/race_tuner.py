@@ -53,7 +53,7 @@ class RaceTuner:
     counts: list[int]
     """The values of m to try, from little noise to much."""
     real: bool = False
-    """True if real workers race, for which stepsizes keep away from those that diverged."""
+    """True if real workers race: their stepsizes keep a margin from the ones that diverged."""
 
     def tune(self, entrant: Entrant) -> Tuned:
         """Return the best settings: of m first, then of momentum, then of the stepsize with these."""
@@ -136,7 +136,7 @@ def _make(entrant: Entrant, settings: Settings) -> Make:
 
 
 def _some(values: list[int], most: int) -> list[int]:
-    """Return at most so many values, evenly spread; a single one is in the middle.
+    """Return at most ``most`` of the values, evenly spread; the middle value if ``most`` is 1.
 
     >>> _some([2, 4, 13, 20], 2), _some([2, 4, 13], 1), _some([2, 4], 5)
     ([2, 20], [4], [2, 4])

@@ -23,7 +23,7 @@ ALONE = 0.5
 FARTHER = 4.0
 """Beyond an end of the grid, the next stepsize is this many times larger or smaller."""
 MARGIN = 1.5
-"""A stepsize for real workers is so many times smaller than any that diverged in a simulation."""
+"""Stepsizes for real workers are smaller by this factor than any that diverged in a simulation."""
 NEVER = 1e300
 """A time after the end of every simulation."""
 
@@ -156,7 +156,7 @@ def best_of(tried: Sweep) -> float:
 
 
 def steady_of(tried: Sweep) -> float:
-    """Return the best stepsize among those that are ``MARGIN`` times smaller than any that diverged, if there are such.
+    """Return the best stepsize that is ``MARGIN`` times smaller than any that diverged, if there is one.
 
     For real workers, whose delays are not quite those of the trials.
     """

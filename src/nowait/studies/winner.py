@@ -17,7 +17,7 @@ from nowait.theory import Speedup
 from nowait.theory.regimes import LITTLE_NOISE, MUCH_NOISE
 
 CONVERGED = 1e-6
-"""An error of this share of the first one counts as none: what is smaller is partly rounding."""
+"""An error below this share of the error at the start counts as 0: smaller errors are partly rounding."""
 NEARLY_EQUAL = 1.5
 """Waiting for all workers costs little if s_max/HM is at most this."""
 
@@ -28,7 +28,7 @@ class Contest:
     """What the winner is found by."""
 
     rows: list[RaceRow]
-    """The table of the race; the first row is that of the baseline."""
+    """The table of the race; the first row is the baseline."""
     runs: Mapping[str, list[Run]]
     minimum: float | None
     gain: Speedup
@@ -116,7 +116,7 @@ def _how(contest: Contest, winner: RaceRow) -> str:
     if winner.loss > contest.converged:
         return f"it ended with the lowest loss, {winner.loss:.4g}"
     return (
-        f"after {contest.seconds_to(contest.converged, winner):.3g} s, sooner than that of the others, its error was "
+        f"after {contest.seconds_to(contest.converged, winner):.3g} s, before any other, its error was "
         f"below {CONVERGED:g} of that at the start"
     )
 
@@ -129,7 +129,7 @@ def _others(contest: Contest, winner: RaceRow) -> list[str]:
         return []
     untried = {name: " (without a trial of its own)" for name in contest.settings if name not in contest.tried}
     listed = "; ".join(f"{name} {times[name]:.3g}{untried.get(name, '')}" for name in known)
-    return [f"To its own final loss, each of the others took so many times as long as the winner: {listed}."]
+    return [f"Times to the final loss of each other method, divided by the winner's time to it: {listed}."]
 
 
 def _why(contest: Contest, winner: RaceRow) -> list[str]:

@@ -168,7 +168,7 @@ def _same_parts(trace: Trace, other: Trace) -> Iterator[tuple[NDArray[np.void], 
 
 
 def _compare_notes(recorded: Sequence[Note], replayed: Sequence[Note]) -> None:
-    """Raise if the method noted something else. A trace without notes may be older than those of its method."""
+    """Raise if the replay noted something else. A trace without notes may come from before the method made any."""
     if not recorded:
         return
     for number, (here, there) in enumerate(zip_longest(recorded, replayed)):

@@ -116,7 +116,7 @@ def _arrivals(
 
 
 def _room_for(num_arrivals: int) -> NDArray[np.void]:
-    """Return an array for so many arrivals; ValueError if it does not fit into memory."""
+    """Return an array for this number of arrivals; raise ValueError if it does not fit into memory."""
     try:
         return np.empty(num_arrivals, ARRIVAL_DTYPE)
     except (MemoryError, ValueError):  # NumPy's own limit

@@ -47,7 +47,7 @@ class Agenda:
         heapify(self._replacements)
 
     def clock_turned_back(self, seconds: float) -> None:
-        """Move what is to be done with processes; timers of the method are not set before the run begins."""
+        """Move the times of replacements and of the restart of HOME; no timer is set before the run begins."""
         self.reopening -= seconds
         self._replacements = [(at - seconds, worker) for at, worker in self._replacements]
 
