@@ -12,7 +12,7 @@ are γ/(cM) in place of γ/(2√M) for asynchronous steps. Printed: times of riv
 and cluster, geometric means over fresh seeds, and how many runs missed the target within twice the steps; then the
 table for each update and cluster, with bootstrap intervals over tasks and seeds.
 
-``python benchmarks/auto_updates.py`` (fifteen minutes on two cores; ``--tasks transformer,2,AdamW`` for a part)
+``python benchmarks/auto_updates.py`` (ten minutes on two cores; ``--tasks transformer,2,AdamW`` for a part)
 """
 
 from __future__ import annotations
