@@ -1,0 +1,1 @@
+"""Every machine: starts and kills worker processes, and carries orders and reports."""

@@ -1,0 +1,1 @@
+"""Where hosts come from: this machine, a Ray cluster, machines that connect."""
