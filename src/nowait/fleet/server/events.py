@@ -105,9 +105,7 @@ class Fingerprinted(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The run begins with these workers of the server."""
-
-    workers: Sequence[int]
+    """The run begins: processes are started."""
 
 
 class Released(NamedTuple):
