@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from nowait.engines.session import Parts, Session, Snapshot
 from nowait.fleet.options import WorkerOptions
 from nowait.fleet.server.auditor import Auditor
 from nowait.fleet.server.events import (
-    HOME,
     Action,
     Adopt,
     Began,
@@ -64,7 +63,6 @@ from nowait.fleet.server.events import (
 )
 from nowait.fleet.server.fleet import Fleet
 from nowait.fleet.server.patience import FIRST_DEADLINE, SECONDS_TO_COMPARE, SECONDS_TO_RECORD
-from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.records import (
     AUDITED,
     CHECKSUM,
@@ -72,6 +70,7 @@ from nowait.fleet.wire.records import (
     FINGERPRINT,
     FINGERPRINTER,
     GRADIENT,
+    HURRY,
     KEEP,
     LEAVING,
     LOADING,
@@ -97,6 +96,13 @@ SECONDS_BETWEEN_LOOKS_AT_START = 0.05
 """How often it checks for signals while the problem is loaded."""
 NO_DETAILS = ("an error without details", "its traceback did not arrive")
 """Kind and text of an error whose details did not arrive."""
+
+
+class Waits(Protocol):
+    """Waits for input: a ``Hub``, or a script."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for input for at most this many seconds, and call its handlers; returns False if there was none."""
 
 
 @final
@@ -137,7 +143,7 @@ class Loop:
         source: Source,
         fleet: Fleet,
         view: LiveView,
-        hub: Hub,
+        hub: Waits,
         clock: RunClock,
         options: WorkerOptions,
     ) -> None:
@@ -529,7 +535,7 @@ class Loop:
         """Let this worker leave soon."""
         self._handle(LeaveAsked(worker))
 
-    def begin_evaluation(self, snapshot: Snapshot) -> None:
+    def evaluate(self, snapshot: Snapshot) -> None:
         """Evaluate the current params in the evaluator process."""
         version = self._server.retain()
         self._snapshot = (snapshot, version)
@@ -575,8 +581,7 @@ class Loop:
                 case Evaluate(order, slot, step):
                     self._send(EVALUATOR, Ticket(order, EVALUATOR, step, step), slot, KEEP)
                 case Instruct(number, instruction, value):
-                    is_about_a_ticket = (value, 0) if instruction == HURRY else (0, value)
-                    ticket_id, job = is_about_a_ticket
+                    ticket_id, job = (value, 0) if instruction == HURRY else (0, value)
                     self._send(number, Ticket(ticket_id, number, 0, job), 0, instruction)
                 case Start(host, number, serial):
                     self._attach(host, number, self._source.port(host).start(number, serial, self._clock.began))
