@@ -36,7 +36,7 @@ logger = logging.getLogger("nowait")
 class Evaluator(Protocol):
     """Evaluates the loss during the run, and passes it to ``Session.evaluated``."""
 
-    def begin(self, snapshot: Snapshot) -> None:
+    def evaluate(self, snapshot: Snapshot) -> None:
         """Start to evaluate the current params. Called again only after the result."""
 
 
@@ -345,7 +345,7 @@ class Session:
             self._evaluate_here(snapshot, to_host(server.params))
         else:
             self._due.pause()
-            self._evaluator.begin(snapshot)
+            self._evaluator.evaluate(snapshot)
 
     def _evaluate_here(self, snapshot: Snapshot, params: Vector) -> None:
         """Evaluate params in this process."""

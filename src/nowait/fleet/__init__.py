@@ -1,6 +1,6 @@
 """Real workers: processes on this machine, on the nodes of a Ray cluster, and on machines that connect.
 
-The folders say in which process the code runs: ``server`` in the user's process, ``host`` on every machine (on this one
-it is called directly), ``worker`` in a worker process, ``wire`` everywhere, ``sources`` in the user's process: they say
-where hosts come from.
+A folder says in which process its code runs: ``server`` in the process of the user, ``host`` once on every machine (on
+this one it is called directly), ``worker`` in the workers, ``wire`` in all of them. ``sources`` says where hosts come
+from, in the process of the user.
 """
