@@ -1,14 +1,14 @@
 """Workers without processes, for tests of the engine of real workers: a script decides what happens, and when.
 
-``ScriptedTransport`` is a ``Transport`` whose clock is virtual. Workers compute their gradients in this process; the
-script says in which order their reports arrive and which processes and places die, hang, open or report twice. The same
-script gives the same run, in milliseconds.
+``ScriptedHosts`` is a ``Source`` whose clock is virtual. Workers compute their gradients in this process; the script
+says in which order their reports arrive and which processes and hosts die, hang, open or report twice. The same script
+gives the same run, in milliseconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple, final
 
@@ -84,24 +84,24 @@ class IgnoreKill(NamedTuple):
 
 
 class Lose(NamedTuple):
-    """A place is gone with all its processes."""
+    """A host is gone with all its processes."""
 
-    place: int = HOME
+    host: int = HOME
     cause: str = "the process that starts workers was killed"
 
 
 class Open(NamedTuple):
-    """A place with room for some workers appears; ``HOME`` is opened by itself unless ``reopens`` is False."""
+    """A host with seats for some workers appears; ``HOME`` is opened by itself unless ``reopens`` is False."""
 
-    place: int
-    capacity: float = math.inf
+    host: int
+    seats: float = math.inf
     name: str = ""
 
 
 class Leave(NamedTuple):
-    """A place will be gone in some seconds; its workers are to deliver and leave."""
+    """A host will be gone in some seconds; its workers are to deliver and leave."""
 
-    place: int
+    host: int
     seconds: float = 30.0
 
 
@@ -135,7 +135,7 @@ class _Process:
 
     worker: int
     serial: int
-    place: int
+    host: int
     began: float
     computation: Computation | None
     more_reports: Callable[[int, int, int], bytes] | None = None
@@ -164,31 +164,14 @@ class PlainSlots:
 
 
 @final
-class _Channel:
-    def __init__(self, transport: ScriptedTransport, process: _Process) -> None:
-        self._transport, self._process = transport, process
-        self._closed = False
+class ScriptedHosts:
+    """A ``Source``, its clock, and what waits for input. At the end of the script every order is reported on, by age.
 
-    def send(self, ticket: int, job: int, slot: int, instruction: int) -> None:
-        assert not self._closed, "an order was sent through a closed channel"
-        self._transport.accept_order(self._process, (ticket, job, slot, instruction))
-
-    def close(self) -> None:
-        assert not self._closed, "a channel was closed twice"
-        self._closed = True
-        self._transport.open_channels -= 1
-
-
-@final
-class ScriptedTransport:
-    """A ``Transport`` and its ``WallClock``. When the script is over, every order is reported on, the oldest first.
-
-    ``capacity`` is the room in HOME for workers. HOME opens at the start unless ``opens`` is False, and again after
-    each loss unless ``reopens`` is False.
+    ``seats`` is the number of workers that fit on HOME. HOME opens at the start unless ``opens`` is False, and again
+    after each loss unless ``reopens`` is False.
     """
 
     engine, traffic = "scripted", None
-    fds: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -197,7 +180,7 @@ class ScriptedTransport:
         points: PlainSlots,
         script: Iterable[Happening],
         *,
-        capacity: float = math.inf,
+        seats: float = math.inf,
         reopens: bool = True,
         opens: bool = True,
         best: BestFile | None = None,
@@ -205,81 +188,86 @@ class ScriptedTransport:
     ) -> None:
         self._problem, self._seed, self._points, self._best, self._audit = problem, seed, points, best, audit
         self._script = iter(script)
-        self._capacity, self._reopens, self._opens = capacity, reopens, opens
+        self._seats, self._reopens, self._opens = seats, reopens, opens
         self._time = 0.0
         self._processes: dict[int, _Process] = {}
         self._gradients: dict[int, Vector] = {}
         self._details: dict[tuple[int, int], tuple[Any, ...]] = {}
-        self._arrived: list[TransportEvent] = []
+        self._arrived: list[HostEvent | bytes] = []
+        """Events of hosts and reports, in the order in which they arrive."""
         self._orders = self._events = 0
         self.started: list[tuple[int, int]] = []
-        """Worker and place of every process that was started."""
+        """Worker and host of every process that was started."""
         self.killed: list[int] = []
         """The workers whose processes were killed by the engine."""
-        self.dismissed: list[int] = []
-        """The places that were dismissed by the engine."""
+        self.ended: list[int] = []
+        """The hosts that were ended by the engine."""
         self.hurried: list[tuple[int, int]] = []
         """Worker and ticket of every order to hurry."""
-        self.open_channels = 0
-        """Channels that were not closed."""
 
-    # The clock
+    # The clock, and waiting
 
     def monotonic(self) -> float:
         """Return the virtual time."""
         return self._time
 
-    def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
-        """Execute the next item of the script, or advance the clock; an event makes the transport readable."""
-        if self._arrived:
-            return [0]
-        happening = next(self._script, None)
-        if happening is None and not self._ready():
-            self._time += max(0.0, seconds) if seconds < math.inf else 1.0
-            return []
-        self._time += SECONDS_PER_EVENT
-        self._events += 1
-        assert self._events < MOST_EVENTS, "the run does not end"
-        self._happen(Report() if happening is None else happening)
-        return [0] if self._arrived else []
-
-    # The transport
-
-    def open(self) -> None:
-        """Open HOME, unless the test does not want that."""
-        if self._opens:
-            self._arrived.append(Opened(HOME, self._capacity, name=HOME_NAME))
-
-    def reopen(self) -> None:
-        """Open HOME again, unless the test does not want that."""
-        if self._reopens:
-            self.open()
-
-    def receive(self, ready: Collection[int]) -> Iterator[TransportEvent]:
-        """Return what has happened since the last call."""
+    def wait(self, seconds: float) -> bool:
+        """Execute the next item of the script, or advance the clock; then pass on what has arrived."""
+        if not self._arrived:
+            happening = next(self._script, None)
+            if happening is None and not self._ready():
+                self._time += max(0.0, seconds) if seconds < math.inf else 1.0
+                return False
+            self._time += SECONDS_PER_EVENT
+            self._events += 1
+            assert self._events < MOST_EVENTS, "the run does not end"
+            self._happen(Report() if happening is None else happening)
         arrived, self._arrived = self._arrived, []
-        return iter(arrived)
+        for event in arrived:
+            if isinstance(event, bytes):
+                self._take(event, self._gradients)
+            else:
+                self._emit(event)
+        return bool(arrived)
 
-    def details(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
+    # A source, and the port of each of its hosts
+
+    def open(self, emit: Emit, take: TakeReports) -> None:
+        """Open HOME, unless the test does not want that."""
+        self._emit, self._take = emit, take
+        if self._opens:
+            self._arrived.append(HostReady(HOME, self._seats, name=HOME_NAME))
+
+    def open_home(self) -> None:
+        """Open HOME again, unless the test does not want that."""
+        if self._reopens and self._opens:
+            self._arrived.append(HostReady(HOME, self._seats, name=HOME_NAME))
+
+    def port(self, host: int) -> ScriptedPort:
+        """Return the port of a host."""
+        return ScriptedPort(self, host)
+
+    def details(self, number: int, ticket_id: int) -> tuple[Any, ...] | None:
         """Return the details of a report."""
-        return self._details.pop((worker, ticket), None)
+        return self._details.pop((number, ticket_id), None)
 
-    def start(self, worker: int, serial: int, place: int, began: float) -> Channel:
+    def start(self, host: int, number: int, serial: int, began: float) -> SendOrder:
         """Start an imagined process."""
+        alive = [process for process in self._processes.values() if process.worker == number]
+        assert not alive, f"worker {number} has two processes"
         computation = more = None
-        if worker >= 0:
+        if number >= 0:
             out = np.empty_like(self._points.views[0])
-            computation = Computation(worker, self._problem, self._seed, out, self._send_details)
-            self._gradients[worker] = out
-            more = reports_before(checksums(worker, out, self._audit, self._seed), computation.more_reports)
-        process = self._processes[serial] = _Process(worker, serial, place, began, computation, more)
-        self.started.append((worker, place))
-        self.open_channels += 1
-        if worker == FINGERPRINTER:
-            self.accept_order(process, (0, 0, 0, 0))
-        return _Channel(self, process)
+            computation = Computation(number, self._problem, self._seed, out, self._send_details)
+            self._gradients[number] = out
+            more = reports_before(checksums(number, out, self._audit, self._seed), computation.more_reports)
+        process = self._processes[serial] = _Process(number, serial, host, began, computation, more)
+        self.started.append((number, host))
+        if number == FINGERPRINTER:
+            self._accept_order(process, (0, 0, 0, 0))
+        return lambda ticket, slot, instruction: self._accept_order(process, (ticket.id, ticket.job, slot, instruction))
 
-    def kill(self, serial: int, place: int) -> None:
+    def kill(self, serial: int) -> None:
         """Kill an imagined process."""
         process = self._processes.get(serial)
         if process is not None:
@@ -287,20 +275,16 @@ class ScriptedTransport:
         if process is not None and not process.ignores_kill:
             self._die(process, -SIGKILL)
 
-    def dismiss(self, place: int, reason: str = "") -> None:
-        """End a place, which must not have workers any more that could be killed."""
-        left = {serial: process for serial, process in self._processes.items() if process.place == place}
-        assert all(process.ignores_kill for process in left.values()), "a dismissed place has workers"
-        self._processes = {serial: process for serial, process in self._processes.items() if serial not in left}
-        self.dismissed.append(place)
+    def end_host(self, host: int, reason: str) -> None:
+        """End a host with all its processes."""
+        self._processes = {serial: process for serial, process in self._processes.items() if process.host != host}
+        self.ended.append(host)
 
-    def flush(self) -> bool:
-        """Return True if something has arrived."""
-        return bool(self._arrived)
+    def identified(self, fingerprint: tuple[Any, ...] | None) -> None:
+        """Do nothing: nobody has another problem."""
 
-    def tick(self, vacant: int, working: int) -> Sequence[TransportEvent]:
-        """Return nothing: all events come from the script."""
-        return ()
+    def tick(self, missing: int, working: int) -> None:
+        """Do nothing: all events come from the script."""
 
     def close(self) -> None:
         """End all imagined processes."""
@@ -308,17 +292,17 @@ class ScriptedTransport:
 
     # Imagined processes
 
-    def accept_order(self, process: _Process, order: tuple[int, int, int, int]) -> None:
+    def _accept_order(self, process: _Process, order: tuple[int, int, int, int]) -> None:
         """Give a process an order. A process that has one already may only be told to hurry."""
         if self._processes.get(process.serial) is not process:
             return  # the process is dead: no one reads the pipe
-        if order[3] == Instruction.HURRY:
+        if order[3] == HURRY:
             self.hurried.append((process.worker, order[0]))
             return
-        if order[3] == Instruction.BEGIN:
+        if order[3] == BEGIN:
             process.began += 1e-9 * order[1]
             return
-        is_free = process.order is None or process.order[3] == Instruction.ANNOUNCE
+        is_free = process.order is None or process.order[3] == ANNOUNCE
         assert is_free, f"worker {process.worker} was sent a second ticket"
         self._orders += 1
         process.order, process.ordered = order, self._orders
@@ -341,7 +325,7 @@ class ScriptedTransport:
             case ReportAgain(worker):
                 process = self._of(worker)
                 if process is not None and process.last:
-                    self._arrived.append(Reports(process.last, dict(self._gradients)))
+                    self._arrived.append(process.last)
             case ReportAndDie(worker, code):
                 self._report([self._of(worker)])
                 self._die(self._of(worker), code)
@@ -351,46 +335,45 @@ class ScriptedTransport:
                 process = self._of(worker)
                 if process is not None:
                     process.hangs, process.ignores_kill = True, isinstance(happening, IgnoreKill)
-            case Lose(place, cause):
-                self._lose(place, cause)
-            case Open(place, capacity, name):
-                self._arrived.append(Opened(place, capacity, place, name))
-            case Leave(place, seconds):
-                self._arrived.append(Leaving(place, seconds))
+            case Lose(host, cause):
+                self._processes = {serial: each for serial, each in self._processes.items() if each.host != host}
+                self._arrived.append(HostGone(host, cause))
+            case Open(host, seats, name):
+                self._arrived.append(HostReady(host, seats, host, name))
+            case Leave(host, seconds):
+                self._arrived.append(HostLeaves(host, seconds))
             case LeaveWorker(worker):
-                self._announce_departure(self._of(worker))
+                process = self._of(worker)
+                if process is not None:
+                    self._arrived.append(REPORT.pack(process.serial, 0.0, 0.0, process.worker, LEAVING))
             case Wait(seconds):
                 self._time += seconds
             case Call(function):
                 function()
-
-    def _announce_departure(self, process: _Process | None) -> None:
-        if process is not None:
-            record = REPORT.pack(process.serial, 0.0, 0.0, process.worker, ReportKind.LEAVING)
-            self._arrived.append(Reports(record, self._gradients))
 
     def _report(self, processes: Sequence[_Process | None], seconds: float = 0.0, sending: float = 0.0) -> None:
         for process in processes:
             if process is None or process.order is None or process.hangs:
                 continue
             if process.worker == FINGERPRINTER:
-                self._arrived.append(self._fingerprint())
+                self._send_details(FINGERPRINTER, 0, astuple(Fingerprint.of(self._problem)))
+                self._arrived.append(REPORT.pack(0, 0.0, 0.0, FINGERPRINTER, FINGERPRINT))
                 self._die(process, 0)
                 continue
             process.last = self._compute(process, process.order, seconds, sending)
             process.order = None
-            self._arrived.append(Reports(process.last, self._gradients))
+            self._arrived.append(process.last)
 
     def _compute(self, process: _Process, order: tuple[int, int, int, int], seconds: float, sending: float) -> bytes:
         ticket, job, slot, instruction = order
-        if instruction == Instruction.ANNOUNCE:
-            return REPORT.pack(0, 0.0, 0.0, process.worker, ReportKind.READY)
+        if instruction == ANNOUNCE:
+            return REPORT.pack(0, 0.0, 0.0, process.worker, READY)
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:
-            if instruction >= Instruction.AUDIT:
-                with process.computation.instead_of(instruction - Instruction.AUDIT):
-                    kind = process.computation.compute(ticket, job, point, Instruction.KEEP)
+            if instruction >= AUDIT:
+                with process.computation.instead_of(instruction - AUDIT):
+                    kind = process.computation.compute(ticket, job, point, KEEP)
                 return REPORT.pack(ticket, 0.0, 0.0, process.worker, AUDITED_OR.get(kind, kind))
             kind = process.computation.compute(ticket, job, point, instruction)
             started = self._time - process.began - sending - seconds
@@ -399,16 +382,24 @@ class ScriptedTransport:
         loss, kind = EvaluatorTask(self._problem, self._best, self._send_details).compute(ticket, job, point)
         return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
 
-    def _fingerprint(self) -> Reports:
-        found = Fingerprint.of(self._problem)
-        self._send_details(FINGERPRINTER, 0, astuple(found))
-        return Reports(REPORT.pack(0, 0.0, 0.0, FINGERPRINTER, ReportKind.FINGERPRINT), {})
-
     def _die(self, process: _Process | None, code: int) -> None:
         if process is not None:
             del self._processes[process.serial]
-            self._arrived.append(Died(process.serial, code))
+            self._arrived.append(ProcessDied(process.serial, code))
 
-    def _lose(self, place: int, cause: str) -> None:
-        self._processes = {serial: process for serial, process in self._processes.items() if process.place != place}
-        self._arrived.append(Gone(place, cause))
+
+@final
+class ScriptedPort:
+    """One of the hosts."""
+
+    def __init__(self, hosts: ScriptedHosts, host: int) -> None:
+        self._hosts, self._host = hosts, host
+        self.kill = hosts.kill
+
+    def start(self, number: int, serial: int, began: float) -> SendOrder:
+        """Start an imagined process."""
+        return self._hosts.start(self._host, number, serial, began)
+
+    def adopt(self, number: int, serial: int, began: float) -> SendOrder:
+        """Raise: no script lets a host connect again."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Runs with the workers of a ``ScriptedTransport``."""
+"""Runs with the workers of a ``ScriptedHosts``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nowait.fleet.options import WorkerOptions
 from nowait.recording import Run, TraceRecorder, checked_callbacks
 from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint
-from nowait.testing.scripted import Happening, PlainSlots, ScriptedTransport
+from nowait.testing.scripted import Happening, PlainSlots, ScriptedHosts
 
 
 @final
@@ -28,7 +28,7 @@ from nowait.testing.scripted import Happening, PlainSlots, ScriptedTransport
 class ScriptedRun:
     """The parts of a scripted run that tests look at."""
 
-    transport: ScriptedTransport
+    hosts: ScriptedHosts
     server: Server
     slots: PlainSlots = field(repr=False)
 
@@ -49,7 +49,7 @@ def train_scripted(
     output: Output | None = None,
     callbacks: Iterable[Any] = (),
     seed: int = 0,
-    capacity: float = math.inf,
+    seats: float = math.inf,
     most_workers: int = 0,
     minimum: int | None = None,
     reopens: bool = True,
@@ -65,7 +65,7 @@ def train_scripted(
     best: BestFile | None = None,
     look: Callable[[ScriptedRun], object] = lambda _: None,
 ) -> Run:
-    """Train as ``nw.train`` does, with the workers of a ``ScriptedTransport``.
+    """Train as ``nw.train`` does, with the workers of a ``ScriptedHosts``.
 
     ``slowdown`` makes no worker slower, but the engine tells workers of cancelled tickets as if it did. With
     ``together``, the first report of each worker says that it is ready, and the run begins when all have. ``look`` is
@@ -102,6 +102,7 @@ def train_scripted(
         statistics=capabilities.num_statistics,
         statistics_momentum=capabilities.statistics_momentum,
         layout=capabilities.layout,
+        keep_cancelled=True,
     )
     parts = Parts(
         problem,
@@ -115,8 +116,8 @@ def train_scripted(
         identification=identification,
         best=best,
     )
-    transport = ScriptedTransport(
-        problem, seed, slots, script, capacity=capacity, reopens=reopens, opens=opens, best=best, audit=audit
+    hosts = ScriptedHosts(
+        problem, seed, slots, script, seats=seats, reopens=reopens, opens=opens, best=best, audit=audit
     )
     options = WorkerOptions(
         slowdown=slowdown or {},
@@ -126,8 +127,10 @@ def train_scripted(
         together=together,
         audit=audit,
     )
-    minimum = (1 if math.isinf(capacity) else 0) if minimum is None else minimum
+    minimum = (1 if math.isinf(seats) else 0) if minimum is None else minimum
     try:
-        return run_with_workers(transport, parts, options, minimum=minimum, progress=False, clock=transport)
+        return run_with_workers(
+            hosts, parts, options, hosts, minimum=minimum, progress=False, monotonic=hosts.monotonic
+        )
     finally:
-        look(ScriptedRun(transport, server, slots))
+        look(ScriptedRun(hosts, server, slots))

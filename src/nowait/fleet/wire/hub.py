@@ -72,18 +72,25 @@ class Hub:
         if handler not in self.unfinished:
             self.unfinished.append(handler)
 
-    def wait(self, seconds: float) -> None:
-        """Send what was collected, wait for descriptors for at most this many seconds, and call their handlers."""
-        self._flush()
-        if self.unfinished:
+    def wait(self, seconds: float) -> bool:
+        """Send what was collected, wait for descriptors for at most this many seconds, and call their handlers.
+
+        Returns False if there was nothing to do.
+        """
+        has_work = bool(self.unfinished)
+        if self.dirty:
+            self._flush()
+        if has_work:
             unfinished, self.unfinished, seconds = self.unfinished, [], 0.0
             for handler in unfinished:
                 handler()
             self._flush()
         for fd, _ in self.poll(1000 * seconds):
+            has_work = True
             ready = self.handlers.get(fd)
             if ready is not None:
                 ready()
+        return has_work
 
     def _flush(self) -> None:
         for sender in self.dirty:
