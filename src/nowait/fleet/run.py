@@ -36,7 +36,7 @@ def train_here(
     with shared_resources(points, job) as resources:
         hub = Hub(job.spin_seconds)
         source = Here(resources, hub, zygote, threads_per_worker(len(parts.server.workers)), options.log)
-        return run_with_workers(source, parts, options, hub, progress=progress)
+        return run_with_workers(source, make_fleet(parts, options), parts, options, hub, progress=progress)
 
 
 def train_elsewhere(
@@ -66,7 +66,8 @@ def train_elsewhere(
             source = RaySource(
                 engine, resources, hub, options.log, minimum=minimum, max_failures=options.max_failures
             )
-        return run_with_workers(source, parts, options, hub, minimum=minimum, progress=progress)
+        fleet = make_fleet(parts, options)
+        return run_with_workers(source, fleet, parts, options, hub, minimum=minimum, progress=progress)
 
 
 def make_fleet(parts: Parts, options: WorkerOptions) -> Fleet:
@@ -89,6 +90,7 @@ def make_fleet(parts: Parts, options: WorkerOptions) -> Fleet:
 
 def run_with_workers(
     source: Source,
+    fleet: Fleet,
     parts: Parts,
     options: WorkerOptions,
     hub: Waits,
@@ -100,7 +102,7 @@ def run_with_workers(
     """Run to the end of the budget with the workers of a source, once there are seats for ``minimum`` of them."""
     view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
     clock = RunClock(monotonic, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
-    loop = Loop(parts, source, make_fleet(parts, options), view, hub, clock, options)
+    loop = Loop(parts, source, fleet, view, hub, clock, options)
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
             with spinner(f"{view.title}: starting the workers", view.shown):

@@ -127,10 +127,12 @@ def train_scripted(
         together=together,
         audit=audit,
     )
+    fleet = make_fleet(parts, options)
+    hosts.check = fleet.check
     minimum = (1 if math.isinf(seats) else 0) if minimum is None else minimum
     try:
         return run_with_workers(
-            hosts, parts, options, hosts, minimum=minimum, progress=False, monotonic=hosts.monotonic
+            hosts, fleet, parts, options, hosts, minimum=minimum, progress=False, monotonic=hosts.monotonic
         )
     finally:
         look(ScriptedRun(hosts, server, slots))

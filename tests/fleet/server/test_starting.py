@@ -8,8 +8,8 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.workers.clock import RunClock
-from nowait.engines.workers.failures import FIRST_DEADLINE
+from nowait.fleet.server.loop import RunClock
+from nowait.fleet.server.patience import FIRST_DEADLINE
 from nowait.fleet.wire.records import EVALUATOR
 from nowait.testing import CATALOGUE, train_scripted
 from nowait.testing.scripted import Call, Die, Hang, Lose, Report, Wait
@@ -22,7 +22,7 @@ def together(script=(), workers=3, steps=12, method=METHOD, **options):
     run = train_scripted(
         Faulty(), method, workers=workers, steps=steps, script=script, together=True, look=seen.append, **options
     )
-    return run, seen[0].transport
+    return run, seen[0].hosts
 
 
 def test_the_clock_stands_still_until_the_last_worker_is_ready():
@@ -49,15 +49,15 @@ def test_the_initial_loss_is_waited_for():
 
 
 def test_a_worker_that_dies_before_the_start_is_replaced_and_waited_for():
-    run, transport = together([Report(0), Die(1), Report(2), Report(EVALUATOR), Wait(50.0), Report(1)])
-    assert [worker for worker, _ in transport.started] == [EVALUATOR, 0, 1, 2, 1]
+    run, hosts = together([Report(0), Die(1), Report(2), Report(EVALUATOR), Wait(50.0), Report(1)])
+    assert [worker for worker, _ in hosts.started] == [EVALUATOR, 0, 1, 2, 1]
     assert run.stats.seconds < 1.0
     assert set(run.trace.worker) == {0, 1, 2}
 
 
 def test_one_that_dies_again_joins_after_the_start():
-    run, transport = together([Report(0), Die(1), Die(1), Report(2), Report(EVALUATOR)], steps=100)
-    assert [worker for worker, _ in transport.started].count(1) == 3
+    run, hosts = together([Report(0), Die(1), Die(1), Report(2), Report(EVALUATOR)], steps=100)
+    assert [worker for worker, _ in hosts.started].count(1) == 3
     assert set(run.trace.worker) == {0, 1, 2}
 
 
@@ -96,8 +96,8 @@ def test_a_resumed_run_goes_on_from_its_time():
             return self.time
 
     wall = Clock()
-    clock = RunClock(wall, before=7.0)
-    clock.hold()
+    clock = RunClock(wall.monotonic, before=7.0)
+    clock.start(hold=True)
     wall.time += 50.0
     assert clock.read() == 7.0
     clock.start()
@@ -107,9 +107,8 @@ def test_a_resumed_run_goes_on_from_its_time():
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_method_can_start_together(name):
-    run, transport = together(method=CATALOGUE[name], workers=4, steps=None, gradients=40)
+    run, hosts = together(method=CATALOGUE[name], workers=4, steps=None, gradients=40)
     assert run.stats.gradients >= 40
-    assert transport.open_channels == 0
 
 
 def test_real_workers_start_together():

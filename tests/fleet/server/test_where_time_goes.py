@@ -8,7 +8,6 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.workers import dispatch
 from nowait.fleet.wire.records import EVALUATOR
 from nowait.recording.worker_stats import Placement
 from nowait.testing import CATALOGUE, train_scripted
@@ -65,16 +64,11 @@ def test_known_times_of_workers_that_wait_for_each_other():
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith("MindFlayer")])
 def test_the_time_at_which_orders_were_sent_follows_from_the_trace(name, monkeypatch):
     """For every method but one that sends orders when timers fire: workers wait as long as they really waited."""
-    sent, send = {}, dispatch.Dispatcher._send
-
-    def remember(dispatcher, state, ticket):
-        sent[ticket.id] = dispatcher._clock.now
-        send(dispatcher, state, ticket)
-
-    monkeypatch.setattr(dispatch.Dispatcher, "_send", remember)
+    seen = []
     order = np.random.default_rng(0).integers(0, 4, 80).tolist()
     script = [item for worker in order for item in (Report(EVALUATOR), Wait(0.1), Report(worker, seconds=0.001))]
-    run = train_scripted(Faulty(), CATALOGUE[name], workers=4, steps=12, script=script)
+    run = train_scripted(Faulty(), CATALOGUE[name], workers=4, steps=12, script=script, look=seen.append)
+    sent = seen[0].hosts.sent
     waited, latest = np.zeros(4), {}
     for row in run.trace.arrivals:
         job, time = latest.get(int(row["worker"]), (row["job"] - 1, 0.0))
@@ -95,7 +89,7 @@ def test_the_trace_gives_the_same_phases_as_the_run_counted(method, caplog):
 def test_the_trace_says_where_processes_were_started(caplog):
     script = [Report(EVALUATOR), Open(1, 2, "spot-7"), Wait(1.0), *[Report()] * 4, Lose(1, "it was switched off")]
     script += [Wait(1.0), Open(2, 1, "spot-8")]
-    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=3, capacity=1, steps=40, script=script)
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=3, seats=1, steps=40, script=script)
     placements = run.trace.placements
     assert placements[0] == Placement(0, 0.0, "home", "cpu")
     assert [(one.worker, one.node) for one in placements] == [(0, "home"), (1, "spot-7"), (2, "spot-7"), (1, "spot-8")]

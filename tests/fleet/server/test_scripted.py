@@ -1,4 +1,4 @@
-"""The event loop with a real server and a scripted transport: faults in any order, without a process."""
+"""The event loop with a real server and scripted hosts: faults in any order, without a process."""
 
 import logging
 import os
@@ -12,17 +12,13 @@ from hypothesis import strategies as st
 import nowait as nw
 from faulty import Faulty
 from nowait.engines.fingerprint import Identification
-from nowait.engines.workers.transport import HOME, Reports
-from nowait.fleet.wire.records import (
-    EVALUATOR,
-    FINGERPRINTER,
-    REPORT,
-    ReportKind,
-)
+from nowait.fleet.server.events import HOME
+from nowait.fleet.wire.records import ERROR, EVALUATOR, FINGERPRINTER, GRADIENT
 from nowait.testing import CATALOGUE, ENGINE_CHECKS, train_scripted
 from nowait.testing.scripted import (
     Call,
     Die,
+    Forge,
     Hang,
     Leave,
     LeaveWorker,
@@ -69,21 +65,13 @@ def test_the_contract_of_engines(check, caplog):
 # Reports on tickets that were never issued
 
 
-def test_reports_on_tickets_that_their_worker_was_never_given_are_counted_and_shown(monkeypatch, caplog):
+def test_reports_on_tickets_that_their_worker_was_never_given_are_counted_and_shown(caplog):
     """Worker 1 names tickets that nobody has, and once that of worker 0; then everything goes on as without them."""
-    receive, calls = ScriptedTransport.receive, []
-
-    def with_forged(self, ready):
-        calls.append(ready)
-        of_the_other = next((p.order[0] for p in self._processes.values() if p.worker == 0 and p.order), None)
-        for ticket in (10**9, -1, 2**62, of_the_other) if len(calls) == 5 else ():
-            for kind in (ReportKind.GRADIENT, ReportKind.ERROR):
-                yield Reports(REPORT.pack(ticket, 0.0, 0.1, 1, kind), {1: np.full(3, 1e9)})
-        yield from receive(self, ready)
-
-    honest = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=20)
-    monkeypatch.setattr(ScriptedTransport, "receive", with_forged)
-    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=20)
+    tickets = (10**9, -1, 2**62, None)
+    forged = [Forge(1, kind, ticket) for ticket in tickets for kind in (GRADIENT, ERROR)]
+    script = [Report(EVALUATOR), Report(0), Report(1)]
+    honest = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=20, script=script)
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=20, script=[*script, *forged])
     assert np.array_equal(run.last, honest.last)
     assert run.stats.rejected == run.stats.late == 0
     shown = [record.getMessage() for record in caplog.records if "never given" in record.getMessage()]
@@ -267,7 +255,7 @@ class Restless(nw.Method):
 def test_a_worker_that_imitates_a_slow_one_is_told_that_its_ticket_was_cancelled_and_no_other(slowdown):
     seen, method = [], Restless()
     run = train_scripted(Faulty(), method, workers=3, steps=60, slowdown=slowdown, look=seen.append)
-    hurried = seen[0].transport.hurried
+    hurried = seen[0].hosts.hurried
     assert {ticket for _, ticket in hurried} <= method.cancelled
     assert len(set(hurried)) == len(hurried), "it is told once"
     if slowdown is None:
@@ -313,7 +301,7 @@ def test_a_worker_that_hangs_is_named_and_replaced_if_asked(replace, caplog):
     )
     assert "worker 1 has computed for" in caplog.text
     assert ("it is replaced" in caplog.text) is replace
-    assert seen[0].transport.killed == ([1] if replace else [])
+    assert seen[0].hosts.killed == ([1] if replace else [])
     assert events(run, JOINED) == ([1] if replace else [])
 
 
@@ -330,11 +318,11 @@ def test_a_worker_behind_a_slow_connection_does_not_hang(caplog):
         script=slow * 8,
         look=seen.append,
     )
-    assert seen[0].transport.killed == []
+    assert seen[0].hosts.killed == []
     assert "has computed for" not in caplog.text
 
 
-# HOME and other places
+# HOME and other hosts
 
 
 def test_all_workers_are_replaced_if_the_zygote_is_killed(caplog):
@@ -382,7 +370,7 @@ def test_workers_are_added_and_removed_although_the_zygote_was_just_killed(caplo
 
 def test_workers_without_room_at_the_start_join_when_a_place_opens():
     script = [Report(EVALUATOR), *[Report(0)] * 5, Open(1, 1), *[Report(0), Report(1)] * 3, Open(2, 5)]
-    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=3, steps=60, capacity=1, script=script)
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=3, steps=60, seats=1, script=script)
     assert events(run, LOST) == [1, 2], "for them there was no room"
     assert events(run, JOINED) == [1, 2]
     check_that_it_replays(run, Faulty())
@@ -390,7 +378,7 @@ def test_workers_without_room_at_the_start_join_when_a_place_opens():
 
 def test_a_run_may_wait_for_its_first_worker():
     script = [Report(EVALUATOR), Wait(100.0), Open(3, 1)]
-    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=1, steps=10, capacity=0, script=script)
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=1, steps=10, seats=0, script=script)
     assert run.stats.steps == 10
     assert run.trace.time[0] > 100.0
 
@@ -398,8 +386,8 @@ def test_a_run_may_wait_for_its_first_worker():
 def test_the_workers_of_a_lost_place_move_to_another_one(caplog):
     seen = []
     script = [Open(1, 2), Open(2, 2), *[Report()] * 20, Lose(1, "node 1 is lost")]
-    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=60, capacity=0, script=script, look=seen.append)
-    assert [place for worker, place in seen[0].transport.started if worker >= 0] == [1, 1, 2, 2]
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=60, seats=0, script=script, look=seen.append)
+    assert [place for worker, place in seen[0].hosts.started if worker >= 0] == [1, 1, 2, 2]
     assert "node 1 is lost, and workers [0, 1] with it: they are replaced" in caplog.text
     check_that_it_replays(run, Faulty())
 
@@ -446,10 +434,10 @@ def test_a_home_that_never_opened_is_an_error(caplog):
 def test_a_home_that_is_lost_while_the_run_waits_for_room_is_opened_again(caplog):
     seen, script = [], [Lose(), Wait(1.0), Open(1, 2)]
     run = train_scripted(
-        Faulty(), ASYNCHRONOUS, workers=2, steps=20, capacity=0, minimum=2, script=script, look=seen.append
+        Faulty(), ASYNCHRONOUS, workers=2, steps=20, seats=0, minimum=2, script=script, look=seen.append
     )
     assert run.stats.steps == 20
-    assert (EVALUATOR, HOME) in seen[0].transport.started
+    assert (EVALUATOR, HOME) in seen[0].hosts.started
     assert events(run, LOST) == []
 
 
@@ -470,7 +458,7 @@ class Busy(nw.AsynchronousSGD):
 def test_a_ticket_for_a_worker_whose_process_is_being_replaced_is_computed_in_the_end(caplog):
     """Workers 2 and 3 are lost with their place: the loss of 2 makes the method assign to 3."""
     script = [Open(1, 2), Open(2, 2), *[Report()] * 12, Lose(1, "node 1 is lost"), Open(3, 2)]
-    run = train_scripted(Faulty(), Busy(0.01), workers=4, steps=300, capacity=0, script=script)
+    run = train_scripted(Faulty(), Busy(0.01), workers=4, steps=300, seats=0, script=script)
     late = run.trace.worker[-100:]
     assert set(late.tolist()) == {0, 1, 2, 3}, "nobody is idle"
     check_that_it_replays(run, Faulty(), Busy(0.01))
@@ -492,7 +480,6 @@ def test_a_callback_that_raises_when_workers_are_lost_leaves_no_channel_open(cap
             callbacks=[Angry()],
             look=seen.append,
         )
-    assert seen[0].transport.open_channels == 0
 
 
 # Callbacks, signals, evaluation
@@ -530,7 +517,6 @@ def test_versions_and_channels_are_released():
     script = [happening for _ in range(60) for happening in (Report(0), Report(1), Die(2), Wait(3.0), Report(3))]
     train_scripted(Faulty(), method, workers=4, steps=400, max_failures=99, script=script, look=seen.append)
     assert len(seen[0].slots.views) <= 4 + 1 + 2 + 4
-    assert seen[0].transport.open_channels == 0
 
 
 # Anything, in any order
@@ -576,12 +562,12 @@ class Changes(nw.Callback):
     script=st.lists(happenings(), max_size=120),
     name=st.sampled_from(list(CATALOGUE)),
     workers=st.integers(1, 4),
-    capacity=st.sampled_from([2, 10]),
+    seats=st.sampled_from([2, 10]),
     changes=st.dictionaries(st.integers(1, 20), st.one_of(st.just("add"), st.integers(0, 5)), max_size=3),
 )
 @settings(max_examples=80, deadline=None)
 def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(
-    script, name, workers, capacity, changes
+    script, name, workers, seats, changes
 ):
     logging.getLogger("nowait").setLevel(logging.CRITICAL)
     problem, method, seen, changed = Faulty(), CATALOGUE[name], [], Changes(changes)
@@ -590,10 +576,10 @@ def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(
     def sensible(script):
         """A place is opened or lost only if it is closed or open, and at the end one with room is there."""
         for happening in script:
-            if isinstance(happening, (Open, Lose)) and happening.place != HOME:
-                if isinstance(happening, Open) == (happening.place in opened):
+            if isinstance(happening, (Open, Lose)) and happening.host != HOME:
+                if isinstance(happening, Open) == (happening.host in opened):
                     continue
-                opened.symmetric_difference_update([happening.place])
+                opened.symmetric_difference_update([happening.host])
             yield happening
         if opened == {1, 2}:
             yield Lose(1)
@@ -604,7 +590,7 @@ def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(
             problem,
             method,
             workers=workers,
-            capacity=capacity,
+            seats=seats,
             steps=20,
             seconds=3000.0,
             max_failures=200,
@@ -619,7 +605,6 @@ def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(
     check_that_it_replays(run, problem, method)
     assert run.history.step[0] == 0
     assert run.history.step[-1] == run.stats.steps
-    assert seen[0].transport.open_channels == 0
     live = set(range(workers))
     for event in run.trace.events:
         if event["kind"] == LOST:

@@ -10,10 +10,10 @@ from faulty import Quadratic
 from nowait.core import Ticket, sampler
 from nowait.core.audit import Chosen, Summary, checked_audit, checksum_of
 from nowait.core.capabilities import Capabilities
-from nowait.engines.workers.audits import MOST_FAILURES, MOST_PENDING, Audits
-from nowait.engines.workers.failures import FIRST_DEADLINE, Durations
-from nowait.engines.workers.state import WorkerState
-from nowait.engines.workers.transport import HOME
+from nowait.fleet.server.audits import MOST_FAILURES, MOST_PENDING, Audits
+from nowait.fleet.server.events import HOME
+from nowait.fleet.server.patience import FIRST_DEADLINE
+from nowait.fleet.server.workers import State, Worker
 from nowait.testing import CATALOGUE, train_scripted
 from nowait.testing.scripted import Die, Leave, LeaveWorker, Open, Report
 
@@ -180,11 +180,11 @@ def test_no_worker_is_blamed_for_a_problem_with_a_state_of_its_own(workers, seed
 @pytest.mark.parametrize(("again", "wrong"), [(0.0, 0), (0.02, None)])
 def test_a_worker_that_repeats_itself_only_roughly_accuses_nobody(again, wrong):
     """Workers 1 and 2 agree by chance, within what is accepted between processors."""
-    audits, places = Audits(nw.Audit(0.0), 0, "float64", on_host=True), dict.fromkeys(range(3), HOME)
+    audits, hosts = Audits(nw.Audit(0.0), 0, "float64", on_host=True), dict.fromkeys(range(3), HOME)
     summaries = [Summary.of(np.array([1.0, entry])) for entry in (0.1, 0.0, 0.01, again)]
     number = audits.begin(Ticket(0, 0, 0, 0), HOME, summaries[0], alone=False).number
     for worker, summary in zip((1, 2, 1), summaries[1:], strict=True):
-        assert audits.next_for(worker, places) is not None
+        assert audits.next_for(worker, hosts) is not None
         verdict = audits.answered(number, worker, HOME, summary)
     assert (verdict.finished, verdict.wrong, verdict.unrepeatable) == (True, wrong, wrong is None)
 
@@ -222,9 +222,9 @@ def test_a_tolerance_accepts_what_is_smaller(caplog):
 
 def test_on_different_machines_what_other_processors_cause_is_accepted(caplog):
     script = [Open(1, 2, "one"), Open(2, 1, "two")]
-    assert train("through_float32", audit=nw.Audit(0.2), script=script, capacity=0, minimum=3).stats.steps == 400
+    assert train("through_float32", audit=nw.Audit(0.2), script=script, seats=0, minimum=3).stats.steps == 400
     with pytest.raises(nw.BadWorkerError, match="worker 1 computes wrongly"):
-        train("other_data", audit=nw.Audit(0.0), script=script, capacity=0, minimum=3)
+        train("other_data", audit=nw.Audit(0.0), script=script, seats=0, minimum=3)
 
 
 def test_of_two_machines_that_contradict_each_other_none_is_blamed(caplog):
@@ -235,12 +235,12 @@ def test_of_two_machines_that_contradict_each_other_none_is_blamed(caplog):
     script = [Open(1, 2, "one"), Open(2, 2, "two")]
     with pytest.raises(nw.WorkerFailedError, match="each agrees with another worker of its machine"):
         train_scripted(
-            problem, ASYNCHRONOUS, workers=4, steps=MANY, audit=nw.Audit(0.0), script=script, capacity=0, minimum=4
+            problem, ASYNCHRONOUS, workers=4, steps=MANY, audit=nw.Audit(0.0), script=script, seats=0, minimum=4
         )
     machine[3] = 0
     with pytest.raises(nw.BadWorkerError, match="worker 2 computes wrongly"):
         train_scripted(
-            problem, ASYNCHRONOUS, workers=4, steps=MANY, audit=nw.Audit(0.0), script=script, capacity=0, minimum=4
+            problem, ASYNCHRONOUS, workers=4, steps=MANY, audit=nw.Audit(0.0), script=script, seats=0, minimum=4
         )
 
 
@@ -354,7 +354,6 @@ def test_no_process_or_check_is_left_when_workers_die_leave_or_fail_while_they_a
         problem, ASYNCHRONOUS, workers=4, steps=100, audit=nw.Audit(1.0), script=script, look=parts.append
     )
     assert run.stats.steps == 100
-    assert parts[0].transport.open_channels == 0
 
 
 class FailsElsewhere:
@@ -394,14 +393,14 @@ def test_an_audit_that_kills_its_workers_is_not_tried_for_ever(caplog):
 
 
 def test_a_gradient_of_a_worker_with_large_batches_may_take_long_in_an_audit():
-    state = WorkerState(1, 1, HOME, Durations())
-    state.durations.add(0.1)
-    state.ticket = Ticket(7, 1, 0, 0)
-    assert not state.starts_to_hang(now=4.0)
-    assert state.starts_to_hang(now=6.0)
-    state.ticket, state.warned = Ticket(-8, 0, 0, 0), False
-    assert not state.starts_to_hang(now=FIRST_DEADLINE - 1.0)
-    assert state.starts_to_hang(now=FIRST_DEADLINE + 1.0)
+    worker = Worker(1, State.COMPUTING)
+    worker.durations.add(0.1)
+    worker.ticket = Ticket(7, 1, 0, 0)
+    assert not worker.hangs(at=4.0)
+    assert worker.hangs(at=6.0)
+    worker.ticket = Ticket(-8, 0, 0, 0)
+    assert not worker.hangs(at=FIRST_DEADLINE - 1.0)
+    assert worker.hangs(at=FIRST_DEADLINE + 1.0)
 
 
 def test_a_disagreement_at_the_end_of_a_run_is_said(caplog):
