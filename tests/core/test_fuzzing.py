@@ -19,6 +19,7 @@ from nowait.core import (
     WorkerLost,
 )
 from nowait.testing import CATALOGUE, check_invariants
+from nowait.testing.servers import Assignments
 
 GRADIENTS = st.sampled_from([np.array([1.0, -2.0]), np.zeros(2), np.array([0.5, 3.0])])
 BAD_GRADIENTS = st.sampled_from([np.array([math.nan, 1.0]), np.array([1.0, math.inf]), np.ones(3), np.ones(1), None])
@@ -32,14 +33,15 @@ class AnyEvents(RuleBasedStateMachine):
         self.begin()
 
     def begin(self):
-        self.server = Server(self.method, np.zeros(2), 6)
-        self.server.start()
+        self.server = Server(self.method, np.zeros(2), 6, keep_cancelled=True)
+        self.assignments = Assignments()
+        self.assignments.follow(None, self.server.start())
         self.finished = []
         self.stopped = self.blamed = False
 
     def feed(self, event):
         try:
-            self.server.handle(event)
+            self.assignments.follow(event, self.server.handle(event))
         except BadWorkerError:
             self.stopped = self.blamed = True
         self.stopped = self.stopped or self.server.diverged is not None
@@ -90,6 +92,19 @@ class AnyEvents(RuleBasedStateMachine):
             self.feed(event)
             assert (worker in self.server.workers) == joins
 
+    @precondition(lambda self: not self.stopped and self.server._versions.cancelled)
+    @rule(data=st.data(), reports=st.booleans())
+    def a_cancelled_ticket_is_reported_or_forgotten(self, data, reports):
+        cancelled = self.server._versions.cancelled
+        number = data.draw(st.sampled_from(list(cancelled)))
+        ticket, late = Ticket(number, cancelled[number], 0, 0), self.server.counts.late
+        if reports:
+            self.feed(GradientArrived(ticket, np.zeros(2), self.server.now))
+        else:
+            self.server.forget(ticket)
+        assert number not in cancelled
+        assert self.server.counts.late == late + reports
+
     @precondition(lambda self: not self.stopped)
     @rule()
     def a_timer_fires(self):
@@ -116,6 +131,11 @@ class AnyEvents(RuleBasedStateMachine):
     @invariant()
     def the_books_are_in_order(self):
         check_invariants(self.server)
+
+    @invariant()
+    def workers_compute_the_first_of_their_tickets(self):
+        if not self.stopped:
+            self.assignments.check(self.server)
 
     @invariant()
     def somebody_works_while_workers_are_there(self):

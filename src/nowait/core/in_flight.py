@@ -17,7 +17,7 @@ class InFlight(Mapping[int, Ticket]):
     A worker runs one ticket at a time; its other tickets are queued, first in, first out.
     """
 
-    __slots__ = ("by_age", "queued", "running", "tickets")
+    __slots__ = ("by_age", "first_new", "queued", "running", "tickets")
 
     def __init__(self) -> None:
         self.tickets: dict[int, Ticket] = {}
@@ -28,6 +28,8 @@ class InFlight(Mapping[int, Ticket]):
         """The further tickets, by worker; queues may be empty. The dictionary is empty until a ticket is queued."""
         self.by_age: list[tuple[int, int]] | None = None
         """A heap of (version, ticket id); None until ``oldest`` is called."""
+        self.first_new = 0
+        """The id of the first ticket that was, or will be, issued in the event being handled."""
 
     def of(self, worker: int) -> tuple[Ticket, ...]:
         """The tickets of a worker: the running one, then the queued ones."""
@@ -80,6 +82,14 @@ class InFlight(Mapping[int, Ticket]):
         else:
             queue.remove(known)
         return True
+
+    def successor(self, ticket: Ticket) -> Ticket | None:
+        """Return the ticket that runs because this one was taken; None if none does.
+
+        A worker's tickets have ascending ids. So a running one that is older was running before.
+        """
+        running = self.running.get(ticket[1])
+        return None if running is None or running[0] < ticket[0] else running
 
     def put_back(self, ticket: Ticket) -> None:
         """Put a ticket back that was the running one of its worker when it was taken."""

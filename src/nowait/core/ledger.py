@@ -149,7 +149,7 @@ class Ledger(ABC):
     def assign(self, worker: int, at: Arrival | None = None) -> Ticket:
         """Give a worker a ticket at the current params, or at the point of the arrival being handled.
 
-        A busy worker computes it after those it has.
+        For a busy worker it is queued, and assigned when those before it have arrived.
         """
         if self._unchecked is not None:
             self._check_gradient()
@@ -164,13 +164,14 @@ class Ledger(ABC):
         ticket = new(Ticket, (number, worker, self.steps if at is None else at.ticket[2], job, self.now))
         in_flight = self.in_flight
         in_flight.tickets[number] = ticket
-        if worker in in_flight.running:
-            in_flight.queue(ticket)
-        else:
+        is_first = worker not in in_flight.running
+        if is_first:
             in_flight.running[worker] = ticket
+        else:
+            in_flight.queue(ticket)
         if in_flight.by_age is not None:
             heappush(in_flight.by_age, (ticket[2], number))
-        self._issued(ticket, at)
+        self._issued(ticket, at, is_first)
         return ticket
 
     def cancel(self, worker: int) -> None:
@@ -293,8 +294,8 @@ class Ledger(ABC):
         """Change params by a step along ``scale * total``."""
 
     @abstractmethod
-    def _issued(self, ticket: Ticket, at: Arrival | None) -> None:
-        """Pass on a new ticket, at the current params or at the point of an arrival."""
+    def _issued(self, ticket: Ticket, at: Arrival | None, is_first: bool) -> None:
+        """Keep the point of a new ticket: the current params, or that of an arrival. The first of its worker starts."""
 
     @abstractmethod
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:

@@ -58,13 +58,20 @@ class Resumed(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """Compute this ticket's gradient, after those the worker already has."""
+    """Compute this ticket's gradient now: the worker has no other ticket.
+
+    A queued ticket is assigned when its predecessor has arrived, in the commands of that event. A worker that still
+    computes a cancelled ticket, and cannot be stopped, begins when it has finished that one.
+    """
 
     ticket: Ticket
 
 
 class Cancel(NamedTuple):
-    """Cancel these tickets of a worker: the running one first, then the queued ones."""
+    """Do not compute these tickets, which an earlier event assigned to the worker: so far always one ticket.
+
+    Tickets that were never assigned, because they were queued or issued in the same event, are in no command.
+    """
 
     worker: int
     tickets: tuple[int, ...]

@@ -64,7 +64,8 @@ class Server(Ledger):
     NumPy array. ``memory`` says where params and all other vectors are, and gradients must be vectors of it; the
     default is the host. ``allocate`` returns memory for one more version of params, if it must be special. The last
     ``statistics`` entries of params are statistics, which a worker moves by ``statistics_momentum`` towards those of
-    its batch; ``layout`` says where the tensors of a model are in the other entries.
+    its batch; ``layout`` says where the tensors of a model are in the other entries. ``keep_cancelled`` is for workers
+    that finish cancelled tickets, see ``forget``.
 
     >>> import nowait as nw, numpy as np
     >>> server = Server(nw.AsynchronousSGD(nw.Constant(0.5)), np.zeros(2), workers=1)
@@ -90,6 +91,7 @@ class Server(Ledger):
         statistics: int = 0,
         statistics_momentum: float = 1.0,
         layout: Layout | None = None,
+        keep_cancelled: bool = False,
     ) -> None:
         initial = checked_params(initial, "initial")
         numbers = range(workers) if isinstance(workers, int) else workers
@@ -102,7 +104,8 @@ class Server(Ledger):
         self._averaging = not isinstance(self.output, LastIterate)
         self._seed = seed
         self.memory = memory = HOST if memory is None else memory
-        self._versions = Versions(initial, memory, allocate or (lambda: memory.empty(initial)))
+        allocate = allocate or (lambda: memory.empty(initial))
+        self._versions = Versions(initial, memory, allocate, keep_cancelled=keep_cancelled)
         self._gradient_kind = memory.kind, initial.shape, self.params.dtype
         self._scratch: Vector | None = None
         self._commands: list[Command] = []
@@ -248,6 +251,21 @@ class Server(Ledger):
         """The read-only params a ticket in flight is computed at."""
         return self._versions.by_ticket[ticket[0]].point
 
+    def slot(self, ticket: Ticket) -> int:
+        """Return the number of the vector with the point of a ticket in flight, or of a cancelled one that is kept.
+
+        Vectors are numbered from 0, in the order in which ``allocate`` returned them.
+        """
+        return self._versions.by_ticket[ticket[0]].slot
+
+    def forget(self, ticket: Ticket) -> None:
+        """Release the point of a cancelled ticket, because its worker will not report on it.
+
+        With ``keep_cancelled`` the point of a ticket that was assigned before it was cancelled stays as it is until its
+        gradient arrives late, its worker is lost, or this is called. Of other tickets there is nothing to forget.
+        """
+        self._versions.forget(ticket[0])
+
     def retain(self, ticket: Ticket | None = None) -> Version:
         """Keep the version of a ticket in flight (without one, the current version) until ``release``.
 
@@ -315,16 +333,28 @@ class Server(Ledger):
             self._weigh(before, stepsize)
         versions.release(before)
 
-    def _issued(self, ticket: Ticket, at: Arrival | None) -> None:
+    def _issued(self, ticket: Ticket, at: Arrival | None, is_first: bool) -> None:
         versions = self._versions
         versions.hold(ticket[0], versions.current if at is None else at.version_held)
-        self._commands.append(new(Assign, (ticket,)))
+        if is_first:
+            self._commands.append(new(Assign, (ticket,)))
 
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
-        for ticket in tickets:
-            self._versions.release(self._versions.by_ticket.pop(ticket[0]))
-        if cancelled:
-            self._commands.append(Cancel(tickets[0].worker, tuple(ticket.id for ticket in tickets)))
+        running, versions = tickets[0], self._versions
+        if cancelled and not self._is_assigned_now(running):
+            self._commands.append(Cancel(running.worker, (running.id,)))
+            versions.cancel(running.id, running.worker)
+        else:
+            if cancelled:
+                self._commands.remove(Assign(running))
+            versions.drop(running.id)
+        for ticket in tickets[1:]:
+            versions.drop(ticket.id)
+
+    def _is_assigned_now(self, running: Ticket) -> bool:
+        """Whether the event being handled has assigned this ticket: it issued it, or its predecessor arrived."""
+        commands = self._commands
+        return running.id >= self.in_flight.first_new or (bool(commands) and commands[0] == Assign(running))
 
     def _set_timer(self, at: float) -> None:
         self._commands.append(Wake(at))
@@ -346,20 +376,26 @@ class Server(Ledger):
         if self._averaging and (weight := self._weight_of_last()) is not None:
             self._weighs_last = weight
         self._accept(event)
+        self._versions.forget_all_of()
         self.rejections.forget_all()
         state = state_for(self.method, kept)
         return self._decide(self.method.start if state is None else lambda server: self.method.resume(server, state))
 
-    def _on_gradient(self, event: GradientArrived) -> list[Command]:
+    def _on_gradient(self, event: GradientArrived) -> list[Command]:  # noqa: C901 (a call more would cost time)
         ticket, gradient, time, _, _ = event
         if not time >= self.now or self.diverged is not None:
             raise self._illegal(event)
         self.now = time
-        if not self.in_flight.take(ticket):
+        in_flight = self.in_flight
+        if not in_flight.take(ticket):
             return self._late(event)
-        version = self._versions.by_ticket.pop(ticket[0])
+        in_flight.first_new = self.num_tickets
+        versions = self._versions
+        version = versions.by_ticket.pop(ticket[0])
         arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self)
         commands = self._commands = []
+        if in_flight.queued and (successor := in_flight.successor(ticket)) is not None:
+            commands.append(new(Assign, (successor,)))
         self._arrival = arrival
         try:
             kind, shape, dtype = self._gradient_kind
@@ -387,10 +423,12 @@ class Server(Ledger):
             return self._stop(arrival, str(reason))
         finally:
             self._arrival = self._unchecked = arrival.version_held = arrival.raw_gradient = None
-            self._versions.release(version)
+            versions.release(version)
 
     def _late(self, event: GradientArrived) -> list[Command]:
         """Count and log a gradient whose ticket is not in flight."""
+        if self._versions.cancelled.get(event.ticket.id) == event.ticket.worker:
+            self._versions.forget(event.ticket.id)
         arrival = Arrival(event, self.steps + 1 - event.ticket.version, self._rows, None, self)
         arrival.outcome = Outcome.LATE
         self.counts.late += 1
@@ -415,11 +453,13 @@ class Server(Ledger):
         if event.worker not in self.workers:
             raise IllegalEvent(f"{_brief(event)}: there is no such worker")
         self._accept(event)
+        self._versions.forget_all_of(event.worker)
         self.rejections.forget(event.worker)
         return self._decide(lambda server: self.method.on_leave(server, event.worker))
 
     def _decide(self, handler: Callable[[Server], None]) -> list[Command]:
         commands = self._commands = []
+        self.in_flight.first_new = self.num_tickets
         try:
             handler(self)
         except Diverged as reason:
@@ -448,13 +488,12 @@ class Server(Ledger):
         self.counts.rejected += 1
         if reason is not None:
             return self._stop(arrival, reason)
-        commands = self._commands = []
         ticket = self.assign(arrival.worker, at=None if self.rejections.tried_enough(arrival.worker) else arrival)
         self._arrival = None
         self.method.on_reissue(self, arrival.ticket, ticket)
         arrival.outcome = Outcome.REJECTED
         self._record(arrival)
-        return commands
+        return self._commands
 
     def _verdict(self, arrival: Arrival) -> str | None:
         """Return the reason if the run diverged, else None. Raises ``BadWorkerError`` if the worker is broken."""

@@ -39,13 +39,32 @@ class Versions:
     calls ``choose_spare``.
     """
 
-    __slots__ = ("_allocate", "_memory", "by_ticket", "current", "free", "lent", "num_slots", "spare")
+    __slots__ = (
+        "_allocate",
+        "_keep_cancelled",
+        "_memory",
+        "by_ticket",
+        "cancelled",
+        "current",
+        "free",
+        "lent",
+        "num_slots",
+        "spare",
+    )
 
-    def __init__(self, initial: Vector, memory: Memory, allocate: Callable[[], Vector]) -> None:
+    def __init__(
+        self, initial: Vector, memory: Memory, allocate: Callable[[], Vector], *, keep_cancelled: bool = False
+    ) -> None:
         self._memory = memory
         self._allocate = allocate
+        self._keep_cancelled = keep_cancelled
         self.by_ticket: dict[int, Version] = {}
-        """The version that each ticket in flight is computed at, by ticket id. Each entry is a reference."""
+        """The version that each ticket in flight is computed at, by ticket id. Each entry is a reference.
+
+        So are those of cancelled tickets that are kept.
+        """
+        self.cancelled: dict[int, int] = {}
+        """The workers of cancelled tickets whose versions are kept, by ticket id."""
         self.lent: dict[int, Version] = {}
         """The versions of tickets that are computed once more, by a number below 0. Each entry is a reference."""
         self.free: list[Version] = []
@@ -76,6 +95,27 @@ class Versions:
         version.references += 1
         self.by_ticket[ticket_id] = version
 
+    def drop(self, ticket_id: int) -> None:
+        """Remove the reference of a ticket."""
+        self.release(self.by_ticket.pop(ticket_id))
+
+    def cancel(self, ticket_id: int, worker: int) -> None:
+        """Keep the reference of a ticket that a worker was cancelled, until it is forgotten, or remove it at once."""
+        if self._keep_cancelled:
+            self.cancelled[ticket_id] = worker
+        else:
+            self.release(self.by_ticket.pop(ticket_id))
+
+    def forget(self, ticket_id: int) -> None:
+        """Remove the reference of a cancelled ticket, if it was kept."""
+        if self.cancelled.pop(ticket_id, None) is not None:
+            self.drop(ticket_id)
+
+    def forget_all_of(self, worker: int | None = None) -> None:
+        """Remove the references of a worker's cancelled tickets (without a worker, of all)."""
+        for ticket_id in [number for number, other in self.cancelled.items() if worker is None or other == worker]:
+            self.forget(ticket_id)
+
     def retain(self, version: Version) -> Version:
         """Add a reference, until ``release``."""
         version.references += 1
@@ -91,6 +131,7 @@ class Versions:
         """Release all arrays; ``last``, a NumPy array, becomes the current version. Nothing can be published then."""
         self.free.clear()
         self.by_ticket.clear()
+        self.cancelled.clear()
         self.lent.clear()
         self._allocate = _closed
         self.spare = None

@@ -14,7 +14,7 @@ Finished = tuple[float, int, Ticket, float, float]
 
 
 class Clock(ABC):
-    """Holds the running tickets. A worker runs one ticket at a time; the engine holds the queued ones."""
+    """Holds the running tickets. A worker runs one ticket at a time; the server holds the queued ones."""
 
     @abstractmethod
     def start(self, ticket: Ticket, now: float) -> None:

@@ -7,7 +7,20 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import Arrival, GradientArrived, Log, Method, Server
+from nowait.core import (
+    Arrival,
+    Assign,
+    Cancel,
+    Command,
+    Event,
+    GradientArrived,
+    Log,
+    Method,
+    Resumed,
+    Server,
+    Ticket,
+    WorkerLost,
+)
 from nowait.core.memory import namespace_of
 from nowait.core.types import Vector
 
@@ -58,6 +71,37 @@ class OverwritingLog:
                 version.array[:] = math.nan
 
 
+@final
+class Assignments:
+    """The ticket that each worker computes, as an engine knows it: from the commands of the server alone."""
+
+    def __init__(self) -> None:
+        self.by_worker: dict[int, Ticket] = {}
+
+    def follow(self, event: Event | None, commands: list[Command]) -> None:
+        """Take an event (None: the start) and its commands into account. Raise ``AssertionError`` if they disagree."""
+        if isinstance(event, GradientArrived) and self.by_worker.get(event.ticket.worker) == event.ticket:
+            del self.by_worker[event.ticket.worker]
+        elif isinstance(event, WorkerLost):
+            self.by_worker.pop(event.worker, None)
+        elif isinstance(event, Resumed):
+            self.by_worker.clear()
+        for command in commands:
+            if isinstance(command, Cancel):
+                ticket = self.by_worker.pop(command.worker, None)
+                assert ticket is not None, f"{command} is for a worker without an assigned ticket"
+                assert command.tickets == (ticket.id,), f"{command} is not for {ticket}, which was assigned"
+            elif isinstance(command, Assign):
+                ticket = self.by_worker.setdefault(command.ticket.worker, command.ticket)
+                assert ticket is command.ticket, f"{command} is for a worker that computes {ticket}"
+
+    def check(self, server: Server) -> None:
+        """Raise ``AssertionError`` unless each worker computes the first one of its tickets."""
+        first = {worker: server.in_flight.first_of(worker) for worker in server.workers}
+        expected = {worker: ticket for worker, ticket in first.items() if ticket is not None}
+        assert self.by_worker == expected, f"by the commands {self.by_worker} are computed, by the books {expected}"
+
+
 def check_invariants(server: Server) -> None:
     """Raise ``AssertionError`` if the server's bookkeeping is inconsistent. Reads private state, changes nothing."""
     versions = server._versions
@@ -68,7 +112,12 @@ def check_invariants(server: Server) -> None:
         assert ticket.worker in server.workers, f"{ticket} belongs to a worker that has left"
         assert ticket in server.in_flight.of(ticket.worker), f"{ticket} is not among its worker's tickets"
         holders[id(version)] = holders.get(id(version), 0) + 1
-    assert versions.by_ticket.keys() == server.in_flight.keys(), "the tickets with versions are not those in flight"
+    for number, worker in versions.cancelled.items():
+        assert worker in server.workers, f"ticket {number} is kept for a worker that has left"
+        holders[id(versions.by_ticket[number])] = holders.get(id(versions.by_ticket[number]), 0) + 1
+    assert not server.in_flight.keys() & versions.cancelled.keys(), "a cancelled ticket is in flight"
+    expected = server.in_flight.keys() | versions.cancelled.keys()
+    assert versions.by_ticket.keys() == expected, "the tickets with versions are not those in flight and those kept"
     queued = [ticket for worker in server.workers for ticket in server.in_flight.of(worker)]
     assert sorted(queued) == sorted(server.in_flight.values()), "the queues of the workers are not what is in flight"
     held = [*versions.by_ticket.values(), versions.current]

@@ -12,6 +12,7 @@ import numpy as np
 
 from nowait.core import (
     Command,
+    Event,
     GradientArrived,
     Method,
     Resumed,
@@ -26,12 +27,12 @@ from nowait.core import (
 from nowait.core.log import NoLog
 from nowait.core.memory import namespace_of
 from nowait.core.randomness import CounterRandom
-from nowait.testing.servers import OverwritingLog, check_invariants
+from nowait.testing.servers import Assignments, OverwritingLog, check_invariants
 
 
 @final
 class ScriptedWorkers:
-    """Passes events to a server, and checks its invariants after each event.
+    """Passes events to a server, and checks its invariants and commands after each event.
 
     Gradients are those of ½‖x − 1‖²: they depend on the point alone. ``next_arrival`` chooses whose ticket
     finishes by a fixed random order; every event is a second after the last one. Worker m computes for m + 1 seconds.
@@ -45,12 +46,13 @@ class ScriptedWorkers:
         if overwrite:
             parts["log"] = OverwritingLog(parts.get("log") or NoLog())
         self._begin(Server(method, np.zeros(dimension), num_workers, **parts))
-        self._take(self.server.start())
+        self._take(None, self.server.start())
 
     def _begin(self, server: Server) -> None:
         self.server = server
         self._timers: list[float] = []
         self._random = CounterRandom(0, "script")
+        self._assignments = Assignments()
         self.commands: list[Command] = []
         """The commands of the latest event."""
 
@@ -66,7 +68,7 @@ class ScriptedWorkers:
         log = OverwritingLog(NoLog())
         others._begin(Server(method, state.params, state.workers, log=log, memory=self.server.memory))
         others._random.draws = self._random.draws
-        others._take(others.server.resume(state))
+        others._take(None, others.server.resume(state))
         return others
 
     def after(self, events: int) -> Self:
@@ -116,12 +118,15 @@ class ScriptedWorkers:
         """Let a worker leave."""
         self._feed(WorkerLost(worker, self._now()))
 
-    def _feed(self, event: Any) -> None:
+    def _feed(self, event: Event) -> None:
         assert self.server.diverged is None, f"the run diverged: {self.server.diverged}"
-        self._take(self.server.handle(event))
+        self._take(event, self.server.handle(event))
 
-    def _take(self, commands: list[Command]) -> None:
+    def _take(self, event: Event | None, commands: list[Command]) -> None:
         self.commands = commands
+        self._assignments.follow(event, commands)
+        if self.server.diverged is None:
+            self._assignments.check(self.server)
         for command in commands:
             if isinstance(command, Wake):
                 heappush(self._timers, command.at)

@@ -146,8 +146,8 @@ class Planner(Ledger):
             self._stepsizes.append(stepsize)
             self._uses.append((self.steps, stepsize))
 
-    def _issued(self, ticket: Ticket, at: Arrival | None) -> None:
-        if self._running[ticket[1]] is ticket:
+    def _issued(self, ticket: Ticket, at: Arrival | None, is_first: bool) -> None:
+        if is_first:
             self._start(ticket)
 
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
@@ -180,6 +180,8 @@ class Planner(Ledger):
     finish = unknown("the method calls server.finish")
     close = unknown("the method calls server.close")
     declare_diverged = unknown("the method calls server.declare_diverged")
+    slot = unknown("the method calls server.slot")
+    forget = unknown("the method calls server.forget")
     retain = unknown("the method calls server.retain")
     release = unknown("the method calls server.release")
     lend = unknown("the method calls server.lend")
@@ -208,10 +210,8 @@ class Planner(Ledger):
         in_flight = self.in_flight
         self.now = time
         in_flight.take(ticket)
-        if in_flight.queued:
-            queued = in_flight.first_of(ticket[1])
-            if queued is not None:
-                self._start(queued)
+        if in_flight.queued and (successor := in_flight.successor(ticket)) is not None:
+            self._start(successor)
         self._codes.append(ARRIVE)
         event = new(GradientArrived, (ticket, None, time, started, seconds))
         arrival = self._arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, UNKNOWN, self)

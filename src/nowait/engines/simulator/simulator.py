@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
 
@@ -69,8 +68,8 @@ class Simulator:
         """The virtual seconds of the run, if the time budget ended it."""
         self._clock = clock
         self._worker = virtual_worker(parts, seed, self.session.training_losses)
-        self._started: dict[int, Ticket] = {}
-        """The tickets that are running on the clock, by id."""
+        self._running: dict[int, Ticket] = {}
+        """The tickets that are running on the clock, by worker."""
         self._alarms = Alarms(faults, parts.budget.seconds)
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
@@ -79,13 +78,13 @@ class Simulator:
         """Handle events until the run is finished."""
         session, server = self.session, self._server
         session.begin()
-        commands, running = session.start(), server.in_flight.running
+        commands, running, start = session.start(), self._running, self._clock.start
         while True:
             for command in commands:
                 if type(command) is Assign:
                     ticket = command[0]
-                    if running.get(ticket[1]) is ticket:  # else it is queued, or was cancelled since
-                        self._start(ticket, server.now)
+                    running[ticket[1]] = ticket
+                    start(ticket, server.now)
                 else:
                     self._execute(command)
             if session.finished:
@@ -110,22 +109,17 @@ class Simulator:
 
     # Commands
 
-    def _start(self, ticket: Ticket, now: float) -> None:
-        self._started[ticket[0]] = ticket
-        self._clock.start(ticket, now)
-
     def _execute(self, command: Command) -> None:
         if isinstance(command, Cancel):
-            self._stop(command.tickets)
+            self._stop(command.worker)
         elif isinstance(command, Wake):
             self._alarms.add(TimerFired(command.at))
 
-    def _stop(self, ticket_ids: Iterable[int]) -> None:
-        """Remove those of these tickets from the clock that were started."""
-        for ticket_id in ticket_ids:
-            ticket = self._started.pop(ticket_id, None)
-            if ticket is not None:
-                self._clock.cancel(ticket)
+    def _stop(self, worker: int) -> None:
+        """Remove a worker's ticket from the clock, if it has one."""
+        ticket = self._running.pop(worker, None)
+        if ticket is not None:
+            self._clock.cancel(ticket)
 
     # Events
 
@@ -133,11 +127,8 @@ class Simulator:
         while True:
             finished = None if self._requests else self._clock.pop(self._alarms.limit)
             if finished is not None:
-                time, ticket_id, ticket, started, compute_seconds = finished
-                del self._started[ticket_id]
-                queue = self._server.in_flight.queued.get(ticket[1])
-                if queue:
-                    self._start(queue[0], time)
+                time, _, ticket, started, compute_seconds = finished
+                del self._running[ticket[1]]
                 gradient = self._worker.gradient(ticket, self._server.point(ticket))
                 return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
             alarm = self._requests.popleft() if self._requests else self._next_alarm()
@@ -157,7 +148,7 @@ class Simulator:
         if leaves != (change.worker in self._server.workers):
             return False
         if leaves:
-            self._stop(ticket.id for ticket in self._server.in_flight.of(change.worker))
+            self._stop(change.worker)
             self._worker.forget(change.worker)
         return True
 

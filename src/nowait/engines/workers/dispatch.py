@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from nowait.core import Assign, Cancel, Command, GradientArrived, Ticket, Wake
+from nowait.core import Assign, Cancel, Command, GradientArrived, Ticket, Wake, WorkerLost
 from nowait.core.errors import BadWorkerError, WorkerFailedError
 from nowait.core.ledger import new
 from nowait.core.standstill import Standstill
@@ -89,6 +89,8 @@ class Dispatcher:
         memory = parts.server.memory
         self._wait = memory.wait if memory.is_queued else None
         parts.server.rejections.machine_of = workforce.place_of
+        self._next: dict[int, Ticket] = {}
+        """The tickets that were assigned and not sent yet, by worker."""
         self._snapshot: tuple[Snapshot, Version] | None = None
         self._channels: set[Channel] = set()
         """All channels that were opened and not closed."""
@@ -145,7 +147,7 @@ class Dispatcher:
         """Handle a batch of reports. This is the hot path: everything that happens once per gradient is here."""
         session, states, server = self.session, self._workforce.states, self._server
         handle, release, remembers, wait = session.handle, server.release, self._remembers, self._wait
-        tickets, first_tickets = server.in_flight.tickets, server.in_flight.running
+        tickets, next_tickets = server.in_flight.tickets, self._next
         troubled = self._workforce.failures.troubled
         auditor = self.auditor
         chooses = None if auditor is None else auditor.chooses
@@ -177,14 +179,16 @@ class Dispatcher:
                     auditor.end(check, gradients[worker])  # type: ignore[union-attr]
             except BadWorkerError as error:
                 release(version)
-                self._give_up(error)
                 self.obey(commands)
+                self._give_up(error)
                 continue
             if wait is not None:
                 wait()  # the worker will write to its gradient's memory again
-            if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0][1] != worker:
+            if len(commands) == 1 and type(commands[0]) is Assign and commands[0][0][1] == worker:
+                next_tickets[worker] = commands[0][0]
+            else:
                 self.obey(commands)
-            if state.ticket is None and (following := first_tickets.get(worker)) is not None:
+            if state.ticket is None and (following := next_tickets.get(worker)) is not None:
                 self._send(state, following)
             release(version)
             if troubled:
@@ -340,11 +344,13 @@ class Dispatcher:
         states = self._workforce.states
         for command in commands:
             if type(command) is Assign:
-                state = states.get(command[0][1])
+                ticket = command[0]
+                self._next[ticket[1]] = ticket
+                state = states.get(ticket[1])
                 if state is not None and state.ticket is None:
                     self._send_next(state)
             elif isinstance(command, Cancel):
-                self._hurry(states.get(command.worker), command.tickets)
+                self._cancel(command)
             elif isinstance(command, Wake):
                 self._workforce.agenda.wake(command.at)
 
@@ -353,10 +359,10 @@ class Dispatcher:
         return None if self.line.holding or self.session.finished else self._clock.now
 
     def _send_next(self, state: WorkerState) -> None:
-        """Send the first ticket of an idle worker. One whose process is about to be started has to join first."""
+        """Send the next ticket of an idle worker. One whose process is about to be started has to join first."""
         if self.line.holding:
             return
-        ticket = self._server.in_flight.first_of(state.worker)
+        ticket = self._next.get(state.worker)
         if ticket is not None and state.ticket is None and state.channel is not None:
             self._send(state, ticket)
 
@@ -368,9 +374,17 @@ class Dispatcher:
         auditor = self.auditor
         if auditor is not None and auditor.waiting and auditor.send(state):
             return
+        del self._next[state.worker]
         version = state.version = self._server.retain(ticket)
         state.ordered(ticket, self._clock.now)
         state.channel.send(ticket[0], ticket[3], version.slot, state.instruction)  # type: ignore[union-attr]
+
+    def _cancel(self, command: Cancel) -> None:
+        """Do not send a cancelled ticket, or hurry the worker that has it."""
+        waiting = self._next.get(command.worker)
+        if waiting is not None and waiting.id in command.tickets:
+            del self._next[command.worker]
+        self._hurry(self._workforce.states.get(command.worker), command.tickets)
 
     def _hurry(self, state: WorkerState | None, cancelled: tuple[int, ...]) -> None:
         """Tell a worker that imitates a slow one that its ticket was cancelled. Others finish, and report late."""
@@ -386,8 +400,11 @@ class Dispatcher:
             self._executors[type(action)](self, action)
 
     def _tell(self, action: Tell) -> None:
-        if not self.session.finished:
-            self.obey(self.session.handle(action.event))
+        if self.session.finished:
+            return
+        if isinstance(action.event, WorkerLost):
+            self._next.pop(action.event.worker, None)
+        self.obey(self.session.handle(action.event))
 
     def _start(self, action: Start) -> None:
         state = action.state
