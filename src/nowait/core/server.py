@@ -278,9 +278,9 @@ class Server(Ledger):
         """Release a version that ``retain`` returned."""
         self._versions.release(version)
 
-    def lend(self, number: int, version: Version) -> None:
-        """Keep a version under a number below 0 until ``take_back``: its gradient is computed once more."""
-        self._versions.lent[number] = self._versions.retain(version)
+    def lend(self, number: int, ticket: Ticket) -> None:
+        """Keep the point of a ticket under a number below 0 until ``take_back``: its gradient is computed once more."""
+        self._versions.lent[number] = self._versions.retain(self._versions.by_ticket[ticket[0]])
 
     def take_back(self, number: int) -> None:
         """Release a version that was lent."""

@@ -276,7 +276,7 @@ class ScriptedHosts:
             out = np.empty_like(self._points.views[0])
             computation = Computation(number, self._problem, self._seed, out, self._send_details)
             self._gradients[number] = out
-            more = reports_before(checksums(number, out, self._audit, self._seed), computation.more_reports)
+            more = computation.reports_before(self._audit)
         process = self._processes[serial] = _Process(number, serial, host, began, computation, more)
         self.started.append((number, host))
         if number == FINGERPRINTER:
@@ -396,11 +396,9 @@ class ScriptedHosts:
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:
-            if instruction >= AUDIT:
-                with process.computation.instead_of(instruction - AUDIT):
-                    kind = process.computation.compute(ticket, job, point, KEEP)
-                return REPORT.pack(ticket, 0.0, 0.0, process.worker, AUDITED_OR.get(kind, kind))
             kind = process.computation.compute(ticket, job, point, instruction)
+            if instruction >= AUDIT:
+                return REPORT.pack(ticket, 0.0, 0.0, process.worker, AUDITED if kind == GRADIENT else kind)
             started = self._time - process.began - sending - seconds
             report = REPORT.pack(ticket, started, seconds, process.worker, kind)
             return report if process.more_reports is None else process.more_reports(ticket, job, kind) + report
