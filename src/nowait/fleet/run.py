@@ -63,9 +63,7 @@ def train_elsewhere(
         else:
             from nowait.fleet.sources.ray import RaySource
 
-            source = RaySource(
-                engine, resources, hub, options.log, minimum=minimum, max_failures=options.max_failures
-            )
+            source = RaySource(engine, resources, hub, options.log, minimum=minimum, max_failures=options.max_failures)
         fleet = make_fleet(parts, options)
         return run_with_workers(source, fleet, parts, options, hub, minimum=minimum, progress=progress)
 
@@ -102,7 +100,7 @@ def run_with_workers(
     """Run to the end of the budget with the workers of a source, once there are seats for ``minimum`` of them."""
     view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
     clock = RunClock(monotonic, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
-    loop = Loop(parts, source, fleet, view, hub, clock, options)
+    loop = Loop(parts, source, fleet, view=view, hub=hub, clock=clock, options=options)
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
             with spinner(f"{view.title}: starting the workers", view.shown):

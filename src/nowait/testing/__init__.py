@@ -9,7 +9,7 @@ from nowait.testing.contract import METHOD_CHECKS, METHOD_MEMORY_CHECKS
 from nowait.testing.engines import ENGINE_CHECKS
 from nowait.testing.outputs import OUTPUT_CHECKS, OUTPUT_MEMORY_CHECKS
 from nowait.testing.problems import PROBLEM_CHECKS, the_mean_gradient_is_the_slope_of_the_loss
-from nowait.testing.scripted import ScriptedTransport
+from nowait.testing.scripted import ScriptedHosts
 from nowait.testing.scripted_runs import train_scripted
 from nowait.testing.servers import a_server, check_invariants, gradient_from
 from nowait.testing.stepsizes import STEPSIZE_CHECKS
@@ -27,7 +27,7 @@ __all__ = [
     "STEPSIZE_CHECKS",
     "UPDATE_CHECKS",
     "UPDATE_MEMORY_CHECKS",
-    "ScriptedTransport",
+    "ScriptedHosts",
     "ScriptedWorkers",
     "a_server",
     "check_invariants",

@@ -17,15 +17,32 @@ import numpy as np
 from nowait.core.audit import Audit
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.workers.computation import AUDITED_OR, Computation, checksums, reports_before
-from nowait.engines.workers.evaluator import EvaluatorTask
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
-from nowait.fleet.wire.records import (
-    FINGERPRINTER,
-    REPORT,
-    Instruction,
-    ReportKind,
+from nowait.fleet.server.events import (
+    HOME,
+    Emit,
+    HostEvent,
+    HostGone,
+    HostLeaves,
+    HostReady,
+    ProcessDied,
+    SendOrder,
+    TakeReports,
 )
+from nowait.fleet.wire.records import (
+    ANNOUNCE,
+    AUDIT,
+    AUDITED,
+    BEGIN,
+    FINGERPRINT,
+    FINGERPRINTER,
+    GRADIENT,
+    HURRY,
+    LEAVING,
+    READY,
+    REPORT,
+)
+from nowait.fleet.worker.compute import Computation
+from nowait.fleet.worker.worker import EvaluatorTask
 from nowait.recording.best import BestFile
 
 SIGKILL = 9
@@ -135,7 +152,19 @@ class Call(NamedTuple):
 
 
 Happening = (
-    Report | ReportAgain | Forge | Die | ReportAndDie | Hang | IgnoreKill | Lose | Open | Leave | LeaveWorker | Wait | Call
+    Report
+    | ReportAgain
+    | Forge
+    | Die
+    | ReportAndDie
+    | Hang
+    | IgnoreKill
+    | Lose
+    | Open
+    | Leave
+    | LeaveWorker
+    | Wait
+    | Call
 )
 
 

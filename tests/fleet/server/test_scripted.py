@@ -27,7 +27,6 @@ from nowait.testing.scripted import (
     Report,
     ReportAgain,
     ReportAndDie,
-    ScriptedTransport,
     Wait,
 )
 
@@ -566,9 +565,7 @@ class Changes(nw.Callback):
     changes=st.dictionaries(st.integers(1, 20), st.one_of(st.just("add"), st.integers(0, 5)), max_size=3),
 )
 @settings(max_examples=80, deadline=None)
-def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(
-    script, name, workers, seats, changes
-):
+def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(script, name, workers, seats, changes):
     logging.getLogger("nowait").setLevel(logging.CRITICAL)
     problem, method, seen, changed = Faulty(), CATALOGUE[name], [], Changes(changes)
     opened = set()

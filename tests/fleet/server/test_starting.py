@@ -107,7 +107,7 @@ def test_a_resumed_run_goes_on_from_its_time():
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_method_can_start_together(name):
-    run, hosts = together(method=CATALOGUE[name], workers=4, steps=None, gradients=40)
+    run, _ = together(method=CATALOGUE[name], workers=4, steps=None, gradients=40)
     assert run.stats.gradients >= 40
 
 

@@ -11,7 +11,7 @@ import os
 import pickle
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -173,7 +173,7 @@ class Machine:
         name: str = "",
         log: Path | None = None,
     ) -> Pool:
-        """Send the job to a zygote, or to the one at the other end of a socket. ``HostReady`` follows when it is loaded.
+        """Send the job to a zygote, or to the one at the other end of a socket; ``HostReady`` follows.
 
         The output of the zygote and its workers goes to ``log`` from now on.
         """

@@ -39,9 +39,7 @@ class Auditor:
         """True once it is known that computing a gradient again gives another one, whoever does it."""
 
     @classmethod
-    def of(
-        cls, parts: Parts, fleet: Fleet, audit: Audit | None, time: Callable[[], float | None]
-    ) -> Auditor | None:
+    def of(cls, parts: Parts, fleet: Fleet, audit: Audit | None, time: Callable[[], float | None]) -> Auditor | None:
         """Return the auditor of a run; None without an audit, or if computing a gradient again gives another one."""
         can = parts.capabilities
         if audit is None or not can.auditable:
@@ -85,7 +83,8 @@ class Auditor:
             return False
         ticket = check.ticket._replace(id=check.number)
         worker = self._fleet.lend(number, ticket, now)
-        assert worker is not None and worker.send is not None
+        assert worker is not None
+        assert worker.send is not None
         worker.send(ticket, self._server.lent(check.number).slot, AUDIT + check.worker)
         return True
 

@@ -1,8 +1,8 @@
 """The state machine of workers and hosts: who runs where, computes what, leaves, dies, hangs, is replaced or given up.
 
-``Fleet.handle(event, at)`` changes the state and returns the actions to execute, in order. No clock, no input or output:
-times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what happens
-once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
+``Fleet.handle(event, at)`` changes the state and returns the actions to execute, in order. It has no clock, input or
+output: times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what
+happens once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
 
 The life of a worker, by its number (``ENDING`` and ``ABSENT`` ones are not workers of the server):
 
@@ -30,8 +30,8 @@ from nowait.fleet.server.events import (
     Adopt,
     Began,
     Cancelled,
-    EndHost,
     Ended,
+    EndHost,
     Evaluate,
     EvaluationAsked,
     Event,
@@ -135,7 +135,7 @@ class Fleet:
         worker = self.workers.get(number)
         if worker is None or (ticket := worker.ticket) is None or ticket[0] != ticket_id:
             return None
-        worker.ticket, worker.took = None, at - worker.sent  # with what the network needs, as the time since an order is
+        worker.ticket, worker.took = None, at - worker.sent
         if worker.state is COMPUTING and worker.proven:
             worker.state, worker.instruction = IDLE, KEEP
         else:
@@ -858,7 +858,7 @@ class Fleet:
     def check(self) -> None:
         """Raise AssertionError if the state contradicts itself. Tests call it after every event."""
         for serial, worker in self._processes.items():
-            assert worker.serial == serial and self.workers.get(worker.number) is worker, worker
+            assert (worker.serial, self.workers.get(worker.number)) == (serial, worker)
         for worker in self.workers.values():
             has_process = worker.state is not State.ABSENT
             assert has_process == (worker.serial in self._processes), worker

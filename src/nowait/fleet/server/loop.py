@@ -30,8 +30,8 @@ from nowait.fleet.server.events import (
     Adopt,
     Began,
     Cancelled,
-    EndHost,
     Ended,
+    EndHost,
     Evaluate,
     EvaluationAsked,
     Event,
@@ -142,6 +142,7 @@ class Loop:
         parts: Parts,
         source: Source,
         fleet: Fleet,
+        *,
         view: LiveView,
         hub: Waits,
         clock: RunClock,
@@ -352,7 +353,7 @@ class Loop:
 
     # Reports
 
-    def on_reports(self, records: bytes, gradients: Gradients) -> None:
+    def on_reports(self, records: bytes, gradients: Gradients) -> None:  # noqa: C901 (a call more would cost time)
         """Handle a batch of reports of one host. This is the hot path: all that happens once per gradient is here."""
         session, fleet, auditor, wait = self._session, self._fleet, self._auditor, self._wait
         handle, reported, ordered, slot = session.handle, fleet.reported, fleet.ordered, self._server.slot
@@ -485,9 +486,11 @@ class Loop:
 
     def _on_failed_check(self, number: int, check_id: int, text: str) -> None:
         check = None if self._auditor is None else self._fleet.checked(number, check_id, self._clock.at)
-        if self._auditor is not None and check is not None:
-            self._auditor.failed(number, check, text)
-            self._execute(self._fleet.settle(self._clock.at))
+        if self._auditor is None or check is None:
+            self._on_stray(number, check_id)
+            return
+        self._auditor.failed(number, check, text)
+        self._execute(self._fleet.settle(self._clock.at))
 
     def _on_stray(self, number: int, ticket_id: int) -> None:
         """Count and show a report on a ticket that its worker was never given.

@@ -105,7 +105,7 @@ SEGFAULT = (
 
 def cause_of(code: int) -> str:
     """Return how a process with this exit code ended, for messages. A code below 0 is the signal that killed it."""
-    if code >= NOT_STARTED:
+    if NOT_STARTED <= code < 2 * NOT_STARTED:
         return f"could not be started ({os.strerror(code - NOT_STARTED)})"
     if code == -signal.SIGSEGV:
         return f"was killed by signal {-code} ({SEGFAULT})"
