@@ -215,8 +215,14 @@ class Fleet:
     # What is asked
 
     def attach(self, number: int, send: SendOrder) -> None:
-        """Take what sends orders to the process of a worker, which was started."""
-        self.workers[number].send = send
+        """Take what sends orders to the process of a worker, which was started.
+
+        What the server ordered until now was for the process before: it has not been told yet that this one is lost.
+        """
+        worker = self.workers[number]
+        worker.send = send
+        if worker.state is State.STARTING:
+            worker.state, worker.next = State.HELD if self.holding else IDLE, None
 
     @property
     def members(self) -> list[int]:
@@ -254,7 +260,7 @@ class Fleet:
 
     def missing(self, at: float) -> int:
         """Return how many workers have no seat."""
-        return sum(worker.state is State.ABSENT and worker.until <= at for worker in self._real())
+        return sum(worker.state is State.ABSENT and worker.wanted and worker.until <= at for worker in self._real())
 
     def wanted(self) -> list[int]:
         """Return the workers that a resumed run should have: those that work, wait, join or will be replaced."""
@@ -343,22 +349,24 @@ class Fleet:
     def _on_tick(self, event: Tick, at: float) -> list[Action]:
         """Do all that is due: removals, restarts, workers and processes that take too long, hosts nobody needs."""
         self.due = math.inf
-        actions: list[Action] = [Lost(number) for number in self._unplaced]
-        self._unplaced.clear()
+        actions = self._start_evaluator(at)  # first, because an evaluation may be asked for when workers are lost
+        actions += [*self._start_fingerprint(), *(Lost(number) for number in self._unplaced)]
         if self._home_opens_at <= at:
             self._home_opens_at = math.inf
             actions.append(OpenHome())
-        actions += [*self._remove_unwanted(at), *self._name_hanging(at), *self._start_evaluator(at)]
+        actions += [*self._remove_unwanted(at), *self._name_hanging(at), *self._give_up_undead(at)]
+        self._unplaced.clear()
         if not self.finished:
-            actions += [*self._give_up_undead(at), *self._see_off(at), *self._fill(at), *self._give_back(at)]
+            actions += [*self._see_off(at), *self._fill(at), *self._give_back(at)]
         self._looked = at
         self._plan()
         return actions
 
     def _plan(self) -> None:
         """Find out when something is due: absent workers that are to start later, and HOME that is to be opened."""
-        times = [worker.until for worker in self.workers.values() if worker.state is State.ABSENT]
-        later = [time for time in times if time > self._looked and not self.finished]
+        absent = [worker for worker in self.workers.values() if worker.state is State.ABSENT and worker.wanted]
+        needed = [worker for worker in absent if worker.number == EVALUATOR or not self.finished]
+        later = [worker.until for worker in needed if worker.until > self._looked]
         self.due = min([self.due, self._home_opens_at, *later])
 
     # Requests of callbacks: they are marked here, and carried out with the next Tick
@@ -376,12 +384,13 @@ class Fleet:
         return []
 
     def _remove_unwanted(self, at: float) -> list[Action]:
+        """End the workers that are not wanted any more, and forget them once the server knows of their loss."""
         actions: list[Action] = []
         unwanted = [worker for worker in self._real() if not worker.wanted and worker.state is not State.ENDING]
         for worker in unwanted:
             if worker.is_member:
                 actions += self._end(worker, at)
-            else:
+            elif worker.number not in self._unplaced:
                 del self.workers[worker.number]
         if unwanted and self._nobody_left() and not self.finished:
             actions.append(Stop("every worker was removed"))
@@ -398,6 +407,8 @@ class Fleet:
         return min(free, key=lambda host: host.distance, default=None)
 
     def _on_host_ready(self, event: HostReady, at: float) -> list[Action]:
+        if event.host in self.hosts:
+            raise ValueError(f"host {event.host} is open already")
         host = Host(event.host, event.seats, event.distance, event.name, event.label or event.name, idle_since=at)
         self.hosts[event.host] = host
         actions: list[Action] = []
@@ -433,8 +444,10 @@ class Fleet:
         host = self.hosts.pop(event.host, None)
         if event.host == HOME and (event.lasting or (host is None and not self._begun)):
             return [Fail(f"workers could not load the problem:\n{event.cause}")]
+        if host is None and event.host == HOME:  # it was being opened again
+            return [Warn(f"{event.cause}: it is started again"), *self._close_home(event.cause, at)]
         if host is None:
-            return self._close_home(event.cause, at) if event.host == HOME else []
+            return []
         workers = self._members_on(host.number)
         with_it = f", and workers {_numbers(workers)} with it" if workers else ""
         if host.is_leaving:
@@ -483,7 +496,7 @@ class Fleet:
     def _give_back(self, at: float) -> list[Action]:
         """End the hosts, except HOME, that have had no workers for a while; not while workers of another one leave."""
         actions: list[Action] = []
-        if any(host.is_leaving for host in self.hosts.values()):
+        if not self._begun or any(host.is_leaving for host in self.hosts.values()):
             return actions
         for host in list(self.hosts.values()):
             if host.used == 0 and host.number != HOME and at - host.idle_since >= self._idle_seconds:
@@ -496,7 +509,7 @@ class Fleet:
     def _place(self, worker: Worker, host: Host, serial: int) -> None:
         """Note that a worker has a process on a host."""
         worker.host, worker.serial, worker.dead_by = host.number, serial, math.inf
-        worker.state = State.HELD if self.holding and worker.number >= 0 else IDLE
+        worker.state = State.STARTING if worker.number >= 0 else IDLE
         worker.ticket = worker.next = worker.send = None
         worker.instruction, worker.ready, worker.proven = FORGET, False, False
         self._processes[serial] = worker
@@ -511,7 +524,7 @@ class Fleet:
 
     def _announce(self, worker: Worker) -> list[Action]:
         """Let a process that is held say when it is ready."""
-        return [Instruct(worker.number, ANNOUNCE)] if worker.state is State.HELD else []
+        return [Instruct(worker.number, ANNOUNCE)] if self.holding and worker.number >= 0 else []
 
     def _fill(self, at: float) -> list[Action]:
         """Start the absent workers whose time has come, as far as there are seats."""
@@ -525,14 +538,14 @@ class Fleet:
         return actions
 
     def _vacate(self, worker: Worker, at: float) -> None:
-        """Note that the process of a worker is dead. The worker is absent, or forgotten if it is not wanted."""
+        """Note that the process of a worker is dead."""
         del self._processes[worker.serial]
         worker.state, worker.send, worker.serial, worker.dead_by = State.ABSENT, None, 0, math.inf
         if worker.number >= 0 and worker.host in self.hosts:
             host = self.hosts[worker.host]
             host.used -= 1
             host.idle_since = at
-        if not worker.wanted:
+        if worker.number == FINGERPRINTER:
             del self.workers[worker.number]
 
     def _drop_tickets(self, worker: Worker) -> list[Action]:
@@ -571,7 +584,7 @@ class Fleet:
         if worker.state is State.ENDING:
             self._vacate(worker, at)
             return [*self._end_left(), *self._fill(at)]
-        if worker.state is State.LEAVING:
+        if worker.state is State.LEAVING or not worker.wanted:
             note = Note(f"worker {worker.number}, which was leaving, {cause}")
             return [note, *self._lose(worker, at, at), *self._end_left(), *self._fill(at)]
         return self._on_worker_died(worker, cause, at)
@@ -594,7 +607,7 @@ class Fleet:
         no worker is left.
         """
         number, on_home = worker.number, worker.host == HOME
-        worker.wanted = not on_home and not worker.moved
+        worker.wanted = worker.wanted and not on_home and not worker.moved
         fate = "it goes on with another host, if there is room" if worker.wanted else "it is no longer replaced"
         actions: list[Action] = [Warn(f"worker {number} {cause}: {fate}")]
         host = self.hosts.get(worker.host)
@@ -615,10 +628,13 @@ class Fleet:
         """Return True for a host without other workers, or with several that were given up, unless all are there."""
         others = self._members_on(host.number)
         all_members = [worker for worker in self._real() if worker.is_member]
-        return (not others or host.faults >= MOST_FAULTY) and len(others) < len(all_members)
+        return not others or (host.faults >= MOST_FAULTY and len(others) < len(all_members))
 
     def _give_up_host(self, host: Host, cause: str, at: float) -> list[Action]:
         """End a host for good, with all its processes. Its workers are replaced where there are seats."""
+        if host.is_leaving:
+            ended = self._end_host(host)
+            return [Note(f"{cause}: its host is ended, which leaves"), *self._lose_all(host.number, at), *ended]
         workers = self._members_on(host.number)
         also = f"; its workers {_numbers(workers)} are replaced" if workers else ""
         name = host.label and f" {host.label}"
@@ -632,7 +648,9 @@ class Fleet:
     def _nobody_goes_on(self, at: float) -> bool:
         """Return True if no worker has a process, and none will get one without another host."""
         wanted = [worker for worker in self._real() if worker.wanted]
-        return not any(worker.is_member or worker.until > at for worker in wanted) and self._seat() is None
+        if any(worker.is_member or worker.until > at for worker in wanted):
+            return False
+        return not wanted or all(host.is_leaving or host.seats <= 0 for host in self.hosts.values())
 
     def _give_up_undead(self, at: float) -> list[Action]:
         """Give up the processes that were killed and do not die; elsewhere than on HOME with their whole host."""
@@ -640,13 +658,13 @@ class Fleet:
             for worker in self._processes.values():
                 worker.dead_by = max(worker.dead_by, at + SECONDS_TO_DIE)
         actions: list[Action] = []
-        for worker in [worker for worker in self._processes.values() if worker.dead_by <= at]:
+        undead = [worker for worker in self._processes.values() if worker.dead_by <= at]
+        for worker in undead if not self.finished else [worker for worker in undead if worker.number == EVALUATOR]:
             if worker.serial not in self._processes:
                 continue  # its host was given up with another worker
             cause = f"was killed, but its process did not end within {SECONDS_TO_DIE:.0f} s"
-            host = self.hosts.get(worker.host)
-            if host is not None and worker.host != HOME:
-                actions += self._give_up_host(host, f"worker {worker.number} {cause}", at)
+            if worker.host != HOME:
+                actions += self._give_up_host(self.hosts[worker.host], f"worker {worker.number} {cause}", at)
             elif worker.wanted:
                 name = f"worker {worker.number}" if worker.number >= 0 else "the process that computes losses"
                 actions.append(Warn(f"{name} {cause}: another replaces it"))
@@ -737,7 +755,7 @@ class Fleet:
 
     def _on_process_leaves(self, event: ProcessLeaves, at: float) -> list[Action]:
         worker = self._processes.get(event.serial)
-        if worker is None or not worker.is_member or worker.state is State.LEAVING:
+        if worker is None or worker.number < 0 or not worker.is_member or worker.state is State.LEAVING:
             return []
         return [Note(f"worker {worker.number} was told to leave"), *self._retire([worker], at)]
 
@@ -844,8 +862,10 @@ class Fleet:
             return []
         self.identifying = self._fingerprint_asked = False
         process = self.workers.get(FINGERPRINTER)
-        kill = [] if event.details is not None or process is None else [Kill(HOME, process.serial)]
-        return [*kill, Identify(event.details, event.cause)]
+        if process is None or event.details is not None:
+            return [Identify(event.details, event.cause)]
+        process.dead_by = at + SECONDS_TO_DIE
+        return [Kill(HOME, process.serial), Identify(None, event.cause)]
 
     def _lose_fingerprint(self, cause: str) -> list[Action]:
         if not self.identifying or self._fingerprint_asked:

@@ -20,6 +20,7 @@ class State(Enum):
     """What a worker does."""
 
     ABSENT = "has no process: it starts at ``until``, as soon as there is a seat"
+    STARTING = "its process is being started: orders can be sent to it once that is done"
     HELD = "its process runs, and gets its first ticket when the run begins"
     IDLE = "has no ticket"
     COMPUTING = "computes a ticket"
@@ -146,4 +147,4 @@ class Host:
     @property
     def room(self) -> float:
         """How many more workers can be started here."""
-        return 0 if self.is_leaving else self.seats - self.used
+        return 0 if self.is_leaving else max(0, self.seats - self.used)
