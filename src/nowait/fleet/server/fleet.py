@@ -30,8 +30,8 @@ from nowait.fleet.server.events import (
     Adopt,
     Began,
     Cancelled,
-    EndHost,
     Ended,
+    EndHost,
     Evaluate,
     EvaluationAsked,
     Event,
@@ -135,7 +135,10 @@ class Fleet:
         worker = self.workers.get(number)
         if worker is None or (ticket := worker.ticket) is None or ticket[0] != ticket_id:
             return None
-        worker.ticket, worker.took = None, at - worker.sent  # with what the network needs, as the time since an order is
+        worker.ticket, worker.took = (
+            None,
+            at - worker.sent,
+        )  # with what the network needs, as the time since an order is
         if worker.state is COMPUTING and worker.proven:
             worker.state, worker.instruction = IDLE, KEEP
         else:
@@ -198,19 +201,17 @@ class Fleet:
         worker = self.workers[number]
         if worker.state is not IDLE or self.finished:
             return None
-        worker.state, worker.ticket, worker.sent = COMPUTING, check, at
+        worker.state, worker.task, worker.sent = COMPUTING, check, at
         return worker
 
     def checked(self, number: int, ticket_id: int, at: float) -> Ticket | None:
         """Return the check that a worker has computed, or failed to compute; None if it has no such check."""
         worker = self.workers.get(number)
-        if worker is None or worker.ticket is None or worker.ticket[0] != ticket_id:
+        if worker is None or number < 0 or worker.task is None or worker.task[0] != ticket_id:
             return None
-        ticket, worker.ticket, worker.took = worker.ticket, None, at - worker.sent
-        if worker.state is COMPUTING:
-            worker.state = IDLE
+        check, worker.task, worker.took, worker.state = worker.task, None, at - worker.sent, IDLE
         self.unsettled.append(worker)
-        return ticket
+        return check
 
     # What is asked
 
@@ -286,11 +287,11 @@ class Fleet:
     def computes(self, number: int, ticket_id: int) -> bool:
         """Return True if this worker computes this ticket."""
         worker = self.workers.get(number)
-        return worker is not None and worker.ticket is not None and worker.ticket[0] == ticket_id
+        return worker is not None and worker.current is not None and worker.current[0] == ticket_id
 
     def is_computed(self, ticket_id: int) -> bool:
         """Return True if some worker computes this ticket."""
-        return any(worker.ticket is not None and worker.ticket[0] == ticket_id for worker in self._real())
+        return any(self.computes(worker.number, ticket_id) for worker in self._real())
 
     def views(
         self, at: float, jobs_of: Callable[[int], int], by_worker: Iterable[WorkerStats] = ()
@@ -510,7 +511,7 @@ class Fleet:
         """Note that a worker has a process on a host."""
         worker.host, worker.serial, worker.dead_by = host.number, serial, math.inf
         worker.state = State.STARTING if worker.number >= 0 else IDLE
-        worker.ticket = worker.next = worker.send = None
+        worker.ticket = worker.next = worker.task = worker.send = None
         worker.instruction, worker.ready, worker.proven = FORGET, False, False
         self._processes[serial] = worker
         if worker.number >= 0:
@@ -549,9 +550,10 @@ class Fleet:
             del self.workers[worker.number]
 
     def _drop_tickets(self, worker: Worker) -> list[Action]:
-        ticket, worker.ticket, worker.next = worker.ticket, None, None
+        """Drop what a worker computes and was to compute. The server forgets its own tickets with the worker."""
+        check, worker.ticket, worker.next, worker.task = worker.task, None, None, None
         self.unchecked.discard(worker.number)
-        return [Forget(ticket)] if ticket is not None and worker.number >= 0 and ticket[0] < 0 else []
+        return [Forget(check)] if check is not None and worker.number >= 0 else []
 
     def _lose(self, worker: Worker, at: float, until: float) -> list[Action]:
         """A process is dead: its worker is absent until a time."""
@@ -740,7 +742,7 @@ class Fleet:
             worker.count_duration()
             if not worker.hangs(at) or (self.finished and worker.number != EVALUATOR):
                 continue
-            worker.named = worker.ticket
+            worker.named = worker.current
             mean, seconds, is_evaluator = worker.durations.mean, at - worker.sent, worker.number == EVALUATOR
             kill = self._replace_hung and not (is_evaluator and mean < 0)
             what = "the loss has been computed" if is_evaluator else f"worker {worker.number} has computed"
@@ -762,7 +764,7 @@ class Fleet:
     def _retire(self, workers: list[Worker], at: float) -> list[Action]:
         """Let workers deliver the tickets that the server waits for, and depart."""
         for worker in workers:
-            if worker.state is COMPUTING and worker.ticket is not None and worker.ticket[0] >= 0:
+            if worker.state is COMPUTING and worker.ticket is not None:
                 worker.state = State.LEAVING
         return self._depart([worker for worker in workers if worker.state is not State.LEAVING], at)
 
@@ -819,7 +821,7 @@ class Fleet:
         self._order += 1  # an answer to an earlier order is not taken for the answer to this one
         (slot, step), evaluator = self._asked, self.workers[EVALUATOR]
         evaluator.state, evaluator.sent = COMPUTING, at
-        evaluator.ticket = Ticket(self._order, EVALUATOR, step, step)
+        evaluator.task = Ticket(self._order, EVALUATOR, step, step)
         return [Evaluate(self._order, slot, step)]
 
     def evaluated(self, order: int, at: float) -> bool:
@@ -829,7 +831,7 @@ class Fleet:
         self._asked = None
         evaluator = self.workers[EVALUATOR]
         if evaluator.state is COMPUTING:  # its answer may be the last that is known of it
-            evaluator.state, evaluator.ticket, evaluator.took = IDLE, None, at - evaluator.sent
+            evaluator.state, evaluator.task, evaluator.took = IDLE, None, at - evaluator.sent
         evaluator.deaths.count = self._home_deaths.count = 0
         return True
 
@@ -880,12 +882,14 @@ class Fleet:
         for serial, worker in self._processes.items():
             assert worker.serial == serial and self.workers.get(worker.number) is worker, worker
         for worker in self.workers.values():
-            has_process = worker.state is not State.ABSENT
+            has_process, settled = worker.state is not State.ABSENT, worker not in self.unsettled
             assert has_process == (worker.serial in self._processes), worker
+            assert not has_process or worker.host in self.hosts, worker
             computes = worker.state in (State.COMPUTING, State.CANCELLED, State.LEAVING)
-            settled = worker not in self.unsettled
-            assert computes == (worker.ticket is not None) or not settled, worker
-            assert worker.next is None or worker.state is not IDLE or not settled, worker
+            assert computes == (worker.current is not None) or not settled, worker
+            assert worker.task is None or (worker.ticket is None and worker.state is COMPUTING), worker
+            assert worker.next is None or (worker.is_member and (worker.state is not IDLE or not settled)), worker
+            assert (worker.dead_by < math.inf) or worker.state is not State.ENDING, worker
         for host in self.hosts.values():
             used = [worker for worker in self._processes.values() if worker.host == host.number and worker.number >= 0]
             assert host.used == len(used), host
