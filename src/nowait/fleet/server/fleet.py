@@ -1,8 +1,8 @@
 """The state machine of workers and hosts: who runs where, computes what, leaves, dies, hangs, is replaced or given up.
 
-``Fleet.handle(event, at)`` changes the state and returns the actions to execute, in order. No clock, no input or output:
-times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what happens
-once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
+``Fleet.handle(event, at)`` changes the state and returns the actions to execute, in order. No clock, no input or
+output: times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what
+happens once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
 
 The life of a worker, by its number (``ENDING`` and ``ABSENT`` ones are not workers of the server):
 
@@ -135,10 +135,7 @@ class Fleet:
         worker = self.workers.get(number)
         if worker is None or (ticket := worker.ticket) is None or ticket[0] != ticket_id:
             return None
-        worker.ticket, worker.took = (
-            None,
-            at - worker.sent,
-        )  # with what the network needs, as the time since an order is
+        worker.ticket, worker.took = None, at - worker.sent  # with what the network needs, as time since an order is
         if worker.state is COMPUTING and worker.proven:
             worker.state, worker.instruction = IDLE, KEEP
         else:
@@ -880,7 +877,7 @@ class Fleet:
     def check(self) -> None:
         """Raise AssertionError if the state contradicts itself. Tests call it after every event."""
         for serial, worker in self._processes.items():
-            assert worker.serial == serial and self.workers.get(worker.number) is worker, worker
+            assert (worker.serial, self.workers.get(worker.number)) == (serial, worker), worker
         for worker in self.workers.values():
             has_process, settled = worker.state is not State.ABSENT, worker not in self.unsettled
             assert has_process == (worker.serial in self._processes), worker
@@ -888,8 +885,9 @@ class Fleet:
             computes = worker.state in (State.COMPUTING, State.CANCELLED, State.LEAVING)
             assert computes == (worker.current is not None) or not settled, worker
             assert worker.task is None or (worker.ticket is None and worker.state is COMPUTING), worker
-            assert worker.next is None or (worker.is_member and (worker.state is not IDLE or not settled)), worker
-            assert (worker.dead_by < math.inf) or worker.state is not State.ENDING, worker
+            assert worker.next is None or worker.is_member, worker
+            assert worker.next is None or worker.state is not IDLE or not settled, worker
+            assert worker.state is not State.ENDING or worker.dead_by < math.inf, worker
         for host in self.hosts.values():
             used = [worker for worker in self._processes.values() if worker.host == host.number and worker.number >= 0]
             assert host.used == len(used), host
