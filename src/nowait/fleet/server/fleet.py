@@ -1,6 +1,6 @@
 """The state machine of workers and hosts: who runs where, computes what, leaves, dies, hangs, is replaced or given up.
 
-``Fleet.handle(event, at)`` changes the state and returns the actions to execute, in order. It has no clock, input or
+``Fleet.handle(event, at)`` changes the state and returns the actions to execute, in order. No clock, no input or
 output: times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what
 happens once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
 
@@ -135,7 +135,7 @@ class Fleet:
         worker = self.workers.get(number)
         if worker is None or (ticket := worker.ticket) is None or ticket[0] != ticket_id:
             return None
-        worker.ticket, worker.took = None, at - worker.sent
+        worker.ticket, worker.took = None, at - worker.sent  # with what the network needs, as time since an order is
         if worker.state is COMPUTING and worker.proven:
             worker.state, worker.instruction = IDLE, KEEP
         else:
@@ -198,25 +198,29 @@ class Fleet:
         worker = self.workers[number]
         if worker.state is not IDLE or self.finished:
             return None
-        worker.state, worker.ticket, worker.sent = COMPUTING, check, at
+        worker.state, worker.task, worker.sent = COMPUTING, check, at
         return worker
 
     def checked(self, number: int, ticket_id: int, at: float) -> Ticket | None:
         """Return the check that a worker has computed, or failed to compute; None if it has no such check."""
         worker = self.workers.get(number)
-        if worker is None or worker.ticket is None or worker.ticket[0] != ticket_id:
+        if worker is None or number < 0 or worker.task is None or worker.task[0] != ticket_id:
             return None
-        ticket, worker.ticket, worker.took = worker.ticket, None, at - worker.sent
-        if worker.state is COMPUTING:
-            worker.state = IDLE
+        check, worker.task, worker.took, worker.state = worker.task, None, at - worker.sent, IDLE
         self.unsettled.append(worker)
-        return ticket
+        return check
 
     # What is asked
 
     def attach(self, number: int, send: SendOrder) -> None:
-        """Take what sends orders to the process of a worker, which was started."""
-        self.workers[number].send = send
+        """Take what sends orders to the process of a worker, which was started.
+
+        What the server ordered until now was for the process before: it has not been told yet that this one is lost.
+        """
+        worker = self.workers[number]
+        worker.send = send
+        if worker.state is State.STARTING:
+            worker.state, worker.next = State.HELD if self.holding else IDLE, None
 
     @property
     def members(self) -> list[int]:
@@ -254,7 +258,7 @@ class Fleet:
 
     def missing(self, at: float) -> int:
         """Return how many workers have no seat."""
-        return sum(worker.state is State.ABSENT and worker.until <= at for worker in self._real())
+        return sum(worker.state is State.ABSENT and worker.wanted and worker.until <= at for worker in self._real())
 
     def wanted(self) -> list[int]:
         """Return the workers that a resumed run should have: those that work, wait, join or will be replaced."""
@@ -280,11 +284,11 @@ class Fleet:
     def computes(self, number: int, ticket_id: int) -> bool:
         """Return True if this worker computes this ticket."""
         worker = self.workers.get(number)
-        return worker is not None and worker.ticket is not None and worker.ticket[0] == ticket_id
+        return worker is not None and worker.current is not None and worker.current[0] == ticket_id
 
     def is_computed(self, ticket_id: int) -> bool:
         """Return True if some worker computes this ticket."""
-        return any(worker.ticket is not None and worker.ticket[0] == ticket_id for worker in self._real())
+        return any(self.computes(worker.number, ticket_id) for worker in self._real())
 
     def views(
         self, at: float, jobs_of: Callable[[int], int], by_worker: Iterable[WorkerStats] = ()
@@ -343,22 +347,24 @@ class Fleet:
     def _on_tick(self, event: Tick, at: float) -> list[Action]:
         """Do all that is due: removals, restarts, workers and processes that take too long, hosts nobody needs."""
         self.due = math.inf
-        actions: list[Action] = [Lost(number) for number in self._unplaced]
-        self._unplaced.clear()
+        actions = self._start_evaluator(at)  # first, because an evaluation may be asked for when workers are lost
+        actions += [*self._start_fingerprint(), *(Lost(number) for number in self._unplaced)]
         if self._home_opens_at <= at:
             self._home_opens_at = math.inf
             actions.append(OpenHome())
-        actions += [*self._remove_unwanted(at), *self._name_hanging(at), *self._start_evaluator(at)]
+        actions += [*self._remove_unwanted(at), *self._name_hanging(at), *self._give_up_undead(at)]
+        self._unplaced.clear()
         if not self.finished:
-            actions += [*self._give_up_undead(at), *self._see_off(at), *self._fill(at), *self._give_back(at)]
+            actions += [*self._see_off(at), *self._fill(at), *self._give_back(at)]
         self._looked = at
         self._plan()
         return actions
 
     def _plan(self) -> None:
         """Find out when something is due: absent workers that are to start later, and HOME that is to be opened."""
-        times = [worker.until for worker in self.workers.values() if worker.state is State.ABSENT]
-        later = [time for time in times if time > self._looked and not self.finished]
+        absent = [worker for worker in self.workers.values() if worker.state is State.ABSENT and worker.wanted]
+        needed = [worker for worker in absent if worker.number == EVALUATOR or not self.finished]
+        later = [worker.until for worker in needed if worker.until > self._looked]
         self.due = min([self.due, self._home_opens_at, *later])
 
     # Requests of callbacks: they are marked here, and carried out with the next Tick
@@ -376,12 +382,13 @@ class Fleet:
         return []
 
     def _remove_unwanted(self, at: float) -> list[Action]:
+        """End the workers that are not wanted any more, and forget them once the server knows of their loss."""
         actions: list[Action] = []
         unwanted = [worker for worker in self._real() if not worker.wanted and worker.state is not State.ENDING]
         for worker in unwanted:
             if worker.is_member:
                 actions += self._end(worker, at)
-            else:
+            elif worker.number not in self._unplaced:
                 del self.workers[worker.number]
         if unwanted and self._nobody_left() and not self.finished:
             actions.append(Stop("every worker was removed"))
@@ -398,6 +405,8 @@ class Fleet:
         return min(free, key=lambda host: host.distance, default=None)
 
     def _on_host_ready(self, event: HostReady, at: float) -> list[Action]:
+        if event.host in self.hosts:
+            raise ValueError(f"host {event.host} is open already")
         host = Host(event.host, event.seats, event.distance, event.name, event.label or event.name, idle_since=at)
         self.hosts[event.host] = host
         actions: list[Action] = []
@@ -433,8 +442,10 @@ class Fleet:
         host = self.hosts.pop(event.host, None)
         if event.host == HOME and (event.lasting or (host is None and not self._begun)):
             return [Fail(f"workers could not load the problem:\n{event.cause}")]
+        if host is None and event.host == HOME:  # it was being opened again
+            return [Warn(f"{event.cause}: it is started again"), *self._close_home(event.cause, at)]
         if host is None:
-            return self._close_home(event.cause, at) if event.host == HOME else []
+            return []
         workers = self._members_on(host.number)
         with_it = f", and workers {_numbers(workers)} with it" if workers else ""
         if host.is_leaving:
@@ -483,7 +494,7 @@ class Fleet:
     def _give_back(self, at: float) -> list[Action]:
         """End the hosts, except HOME, that have had no workers for a while; not while workers of another one leave."""
         actions: list[Action] = []
-        if any(host.is_leaving for host in self.hosts.values()):
+        if not self._begun or any(host.is_leaving for host in self.hosts.values()):
             return actions
         for host in list(self.hosts.values()):
             if host.used == 0 and host.number != HOME and at - host.idle_since >= self._idle_seconds:
@@ -496,8 +507,8 @@ class Fleet:
     def _place(self, worker: Worker, host: Host, serial: int) -> None:
         """Note that a worker has a process on a host."""
         worker.host, worker.serial, worker.dead_by = host.number, serial, math.inf
-        worker.state = State.HELD if self.holding and worker.number >= 0 else IDLE
-        worker.ticket = worker.next = worker.send = None
+        worker.state = State.STARTING if worker.number >= 0 else IDLE
+        worker.ticket = worker.next = worker.task = worker.send = None
         worker.instruction, worker.ready, worker.proven = FORGET, False, False
         self._processes[serial] = worker
         if worker.number >= 0:
@@ -511,7 +522,7 @@ class Fleet:
 
     def _announce(self, worker: Worker) -> list[Action]:
         """Let a process that is held say when it is ready."""
-        return [Instruct(worker.number, ANNOUNCE)] if worker.state is State.HELD else []
+        return [Instruct(worker.number, ANNOUNCE)] if self.holding and worker.number >= 0 else []
 
     def _fill(self, at: float) -> list[Action]:
         """Start the absent workers whose time has come, as far as there are seats."""
@@ -525,20 +536,21 @@ class Fleet:
         return actions
 
     def _vacate(self, worker: Worker, at: float) -> None:
-        """Note that the process of a worker is dead. The worker is absent, or forgotten if it is not wanted."""
+        """Note that the process of a worker is dead."""
         del self._processes[worker.serial]
         worker.state, worker.send, worker.serial, worker.dead_by = State.ABSENT, None, 0, math.inf
         if worker.number >= 0 and worker.host in self.hosts:
             host = self.hosts[worker.host]
             host.used -= 1
             host.idle_since = at
-        if not worker.wanted:
+        if worker.number == FINGERPRINTER:
             del self.workers[worker.number]
 
     def _drop_tickets(self, worker: Worker) -> list[Action]:
-        ticket, worker.ticket, worker.next = worker.ticket, None, None
+        """Drop what a worker computes and was to compute. The server forgets its own tickets with the worker."""
+        check, worker.ticket, worker.next, worker.task = worker.task, None, None, None
         self.unchecked.discard(worker.number)
-        return [Forget(ticket)] if ticket is not None and worker.number >= 0 and ticket[0] < 0 else []
+        return [Forget(check)] if check is not None and worker.number >= 0 else []
 
     def _lose(self, worker: Worker, at: float, until: float) -> list[Action]:
         """A process is dead: its worker is absent until a time."""
@@ -571,7 +583,7 @@ class Fleet:
         if worker.state is State.ENDING:
             self._vacate(worker, at)
             return [*self._end_left(), *self._fill(at)]
-        if worker.state is State.LEAVING:
+        if worker.state is State.LEAVING or not worker.wanted:
             note = Note(f"worker {worker.number}, which was leaving, {cause}")
             return [note, *self._lose(worker, at, at), *self._end_left(), *self._fill(at)]
         return self._on_worker_died(worker, cause, at)
@@ -594,7 +606,7 @@ class Fleet:
         no worker is left.
         """
         number, on_home = worker.number, worker.host == HOME
-        worker.wanted = not on_home and not worker.moved
+        worker.wanted = worker.wanted and not on_home and not worker.moved
         fate = "it goes on with another host, if there is room" if worker.wanted else "it is no longer replaced"
         actions: list[Action] = [Warn(f"worker {number} {cause}: {fate}")]
         host = self.hosts.get(worker.host)
@@ -615,10 +627,13 @@ class Fleet:
         """Return True for a host without other workers, or with several that were given up, unless all are there."""
         others = self._members_on(host.number)
         all_members = [worker for worker in self._real() if worker.is_member]
-        return (not others or host.faults >= MOST_FAULTY) and len(others) < len(all_members)
+        return not others or (host.faults >= MOST_FAULTY and len(others) < len(all_members))
 
     def _give_up_host(self, host: Host, cause: str, at: float) -> list[Action]:
         """End a host for good, with all its processes. Its workers are replaced where there are seats."""
+        if host.is_leaving:
+            ended = self._end_host(host)
+            return [Note(f"{cause}: its host is ended, which leaves"), *self._lose_all(host.number, at), *ended]
         workers = self._members_on(host.number)
         also = f"; its workers {_numbers(workers)} are replaced" if workers else ""
         name = host.label and f" {host.label}"
@@ -632,7 +647,9 @@ class Fleet:
     def _nobody_goes_on(self, at: float) -> bool:
         """Return True if no worker has a process, and none will get one without another host."""
         wanted = [worker for worker in self._real() if worker.wanted]
-        return not any(worker.is_member or worker.until > at for worker in wanted) and self._seat() is None
+        if any(worker.is_member or worker.until > at for worker in wanted):
+            return False
+        return not wanted or all(host.is_leaving or host.seats <= 0 for host in self.hosts.values())
 
     def _give_up_undead(self, at: float) -> list[Action]:
         """Give up the processes that were killed and do not die; elsewhere than on HOME with their whole host."""
@@ -640,13 +657,13 @@ class Fleet:
             for worker in self._processes.values():
                 worker.dead_by = max(worker.dead_by, at + SECONDS_TO_DIE)
         actions: list[Action] = []
-        for worker in [worker for worker in self._processes.values() if worker.dead_by <= at]:
+        undead = [worker for worker in self._processes.values() if worker.dead_by <= at]
+        for worker in undead if not self.finished else [worker for worker in undead if worker.number == EVALUATOR]:
             if worker.serial not in self._processes:
                 continue  # its host was given up with another worker
             cause = f"was killed, but its process did not end within {SECONDS_TO_DIE:.0f} s"
-            host = self.hosts.get(worker.host)
-            if host is not None and worker.host != HOME:
-                actions += self._give_up_host(host, f"worker {worker.number} {cause}", at)
+            if worker.host != HOME:
+                actions += self._give_up_host(self.hosts[worker.host], f"worker {worker.number} {cause}", at)
             elif worker.wanted:
                 name = f"worker {worker.number}" if worker.number >= 0 else "the process that computes losses"
                 actions.append(Warn(f"{name} {cause}: another replaces it"))
@@ -722,7 +739,7 @@ class Fleet:
             worker.count_duration()
             if not worker.hangs(at) or (self.finished and worker.number != EVALUATOR):
                 continue
-            worker.named = worker.ticket
+            worker.named = worker.current
             mean, seconds, is_evaluator = worker.durations.mean, at - worker.sent, worker.number == EVALUATOR
             kill = self._replace_hung and not (is_evaluator and mean < 0)
             what = "the loss has been computed" if is_evaluator else f"worker {worker.number} has computed"
@@ -737,14 +754,14 @@ class Fleet:
 
     def _on_process_leaves(self, event: ProcessLeaves, at: float) -> list[Action]:
         worker = self._processes.get(event.serial)
-        if worker is None or not worker.is_member or worker.state is State.LEAVING:
+        if worker is None or worker.number < 0 or not worker.is_member or worker.state is State.LEAVING:
             return []
         return [Note(f"worker {worker.number} was told to leave"), *self._retire([worker], at)]
 
     def _retire(self, workers: list[Worker], at: float) -> list[Action]:
         """Let workers deliver the tickets that the server waits for, and depart."""
         for worker in workers:
-            if worker.state is COMPUTING and worker.ticket is not None and worker.ticket[0] >= 0:
+            if worker.state is COMPUTING and worker.ticket is not None:
                 worker.state = State.LEAVING
         return self._depart([worker for worker in workers if worker.state is not State.LEAVING], at)
 
@@ -801,7 +818,7 @@ class Fleet:
         self._order += 1  # an answer to an earlier order is not taken for the answer to this one
         (slot, step), evaluator = self._asked, self.workers[EVALUATOR]
         evaluator.state, evaluator.sent = COMPUTING, at
-        evaluator.ticket = Ticket(self._order, EVALUATOR, step, step)
+        evaluator.task = Ticket(self._order, EVALUATOR, step, step)
         return [Evaluate(self._order, slot, step)]
 
     def evaluated(self, order: int, at: float) -> bool:
@@ -811,7 +828,7 @@ class Fleet:
         self._asked = None
         evaluator = self.workers[EVALUATOR]
         if evaluator.state is COMPUTING:  # its answer may be the last that is known of it
-            evaluator.state, evaluator.ticket, evaluator.took = IDLE, None, at - evaluator.sent
+            evaluator.state, evaluator.task, evaluator.took = IDLE, None, at - evaluator.sent
         evaluator.deaths.count = self._home_deaths.count = 0
         return True
 
@@ -844,8 +861,10 @@ class Fleet:
             return []
         self.identifying = self._fingerprint_asked = False
         process = self.workers.get(FINGERPRINTER)
-        kill = [] if event.details is not None or process is None else [Kill(HOME, process.serial)]
-        return [*kill, Identify(event.details, event.cause)]
+        if process is None or event.details is not None:
+            return [Identify(event.details, event.cause)]
+        process.dead_by = at + SECONDS_TO_DIE
+        return [Kill(HOME, process.serial), Identify(None, event.cause)]
 
     def _lose_fingerprint(self, cause: str) -> list[Action]:
         if not self.identifying or self._fingerprint_asked:
@@ -858,14 +877,17 @@ class Fleet:
     def check(self) -> None:
         """Raise AssertionError if the state contradicts itself. Tests call it after every event."""
         for serial, worker in self._processes.items():
-            assert (worker.serial, self.workers.get(worker.number)) == (serial, worker)
+            assert (worker.serial, self.workers.get(worker.number)) == (serial, worker), worker
         for worker in self.workers.values():
-            has_process = worker.state is not State.ABSENT
+            has_process, settled = worker.state is not State.ABSENT, worker not in self.unsettled
             assert has_process == (worker.serial in self._processes), worker
+            assert not has_process or worker.host in self.hosts, worker
             computes = worker.state in (State.COMPUTING, State.CANCELLED, State.LEAVING)
-            settled = worker not in self.unsettled
-            assert computes == (worker.ticket is not None) or not settled, worker
+            assert computes == (worker.current is not None) or not settled, worker
+            assert worker.task is None or (worker.ticket is None and worker.state is COMPUTING), worker
+            assert worker.next is None or worker.is_member, worker
             assert worker.next is None or worker.state is not IDLE or not settled, worker
+            assert worker.state is not State.ENDING or worker.dead_by < math.inf, worker
         for host in self.hosts.values():
             used = [worker for worker in self._processes.values() if worker.host == host.number and worker.number >= 0]
             assert host.used == len(used), host

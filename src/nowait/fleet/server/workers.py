@@ -10,7 +10,7 @@ from typing import final
 from nowait.core import Ticket
 from nowait.fleet.server.events import HOME, SendOrder
 from nowait.fleet.server.patience import FIRST_DEADLINE, Deaths, Durations
-from nowait.fleet.wire.records import EVALUATOR, FORGET
+from nowait.fleet.wire.records import FORGET
 
 NOTABLE_SECONDS = 1.0
 """The live view mentions a ticket that takes longer."""
@@ -20,9 +20,10 @@ class State(Enum):
     """What a worker does."""
 
     ABSENT = "has no process: it starts at ``until``, as soon as there is a seat"
+    STARTING = "its process is being started: orders can be sent to it once that is done"
     HELD = "its process runs, and gets its first ticket when the run begins"
     IDLE = "has no ticket"
-    COMPUTING = "computes a ticket"
+    COMPUTING = "computes a ticket or a task"
     CANCELLED = "computes a ticket that the server has cancelled"
     LEAVING = "computes its last ticket, then departs"
     ENDING = "was killed: its number is free when the death of its process is reported"
@@ -62,17 +63,19 @@ class Worker:
 
     # Its tickets
     ticket: Ticket | None = None
-    """The ticket that was sent and not reported yet; of the server, an evaluation, or a check of an audit."""
+    """The ticket of the server that was sent and not reported yet."""
     next: Ticket | None = None
     """The ticket of the server that is sent when this one has been reported."""
+    task: Ticket | None = None
+    """The evaluation, or the check of an audit, that was sent and not reported yet. It has no ticket then."""
     sent: float = 0.0
-    """When the ticket was sent."""
+    """When the ticket or task was sent."""
     took: float = -1.0
     """How long the latest ticket took, from its order to the report; negative once ``durations`` has counted it."""
     instruction: int = FORGET
     """What the next order says about the worker's memory."""
     named: Ticket | None = None
-    """The ticket of which a warning said that it takes too long."""
+    """The ticket or task of which a warning said that it takes too long."""
     hurried: Ticket | None = None
     """The cancelled ticket that the worker was told to cut short."""
 
@@ -81,9 +84,14 @@ class Worker:
         """True if it is a worker of the server: it has a process that was not killed."""
         return self.state is not State.ABSENT and self.state is not State.ENDING
 
+    @property
+    def current(self) -> Ticket | None:
+        """The ticket or task that it computes."""
+        return self.ticket or self.task
+
     def computing(self, at: float) -> float | None:
-        """Return for how many seconds it has computed its ticket; None if it has none."""
-        return None if self.ticket is None else max(0.0, at - self.sent)
+        """Return for how many seconds it has computed its ticket or task; None if it has none."""
+        return None if self.current is None else max(0.0, at - self.sent)
 
     def describe(self, at: float) -> str:
         """Return what it does, for the live view; an empty string if it computes as usual."""
@@ -108,14 +116,12 @@ class Worker:
     def hangs(self, at: float) -> bool:
         """Return True if its ticket takes far longer than this worker's earlier ones.
 
-        The ticket of an audit may belong to a worker with far larger batches; an evaluation may meet a busy machine.
+        The check of an audit may be of a worker with far larger batches; an evaluation may meet a busy machine.
         """
-        if self.ticket is None or self.ticket is self.named:
+        if self.current is None or self.current is self.named:
             return False
         deadline = self.durations.deadline()
-        if self.ticket[0] < 0 or self.number == EVALUATOR:
-            deadline = max(deadline, FIRST_DEADLINE)
-        return at - self.sent >= deadline
+        return at - self.sent >= (deadline if self.task is None else max(deadline, FIRST_DEADLINE))
 
 
 @final
@@ -146,4 +152,4 @@ class Host:
     @property
     def room(self) -> float:
         """How many more workers can be started here."""
-        return 0 if self.is_leaving else self.seats - self.used
+        return 0 if self.is_leaving else max(0, self.seats - self.used)
