@@ -90,6 +90,7 @@ def make_parts(
         statistics=capabilities.num_statistics,
         statistics_momentum=capabilities.statistics_momentum,
         layout=layout,
+        keep_cancelled=share is not None,
     )
     if capabilities.items_of is not None and capabilities.num_shards == 1:
         server.items_of = capabilities.items_of  # the objective of split data is the mean over workers, not over items

@@ -24,11 +24,11 @@ from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.listen import prepare_to_listen
-from nowait.engines.processes import train as run_processes
 from nowait.engines.session import Parts
 from nowait.fleet.host.launch import Zygote, ZygoteCopy, launch_zygote
 from nowait.fleet.options import Listen, RayCluster, WorkerOptions, sent_through
 from nowait.fleet.platform import available_cores, require_ray_hosts, server_threads
+from nowait.fleet.run import train_here
 from nowait.fleet.wire.shared import shared_slots
 from nowait.numerics.parallel import using_threads
 from nowait.problems.encodings import Encodings, sent_vectors
@@ -209,7 +209,7 @@ def _run(
         together=plan.start == TOGETHER,
     )
     if zygote is not None:
-        return run_processes(parts, points, options, plan.seed, progress, zygote)
+        return train_here(parts, points, options, plan.seed, progress, zygote)
     fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
     if isinstance(plan.engine, Listen):
         from nowait.engines.listen.engine import train as run_listening
