@@ -631,9 +631,6 @@ class Fleet:
 
     def _give_up_host(self, host: Host, cause: str, at: float) -> list[Action]:
         """End a host for good, with all its processes. Its workers are replaced where there are seats."""
-        if host.is_leaving:
-            ended = self._end_host(host)
-            return [Note(f"{cause}: its host is ended, which leaves"), *self._lose_all(host.number, at), *ended]
         workers = self._members_on(host.number)
         also = f"; its workers {_numbers(workers)} are replaced" if workers else ""
         name = host.label and f" {host.label}"
@@ -652,25 +649,25 @@ class Fleet:
         return not wanted or all(host.is_leaving or host.seats <= 0 for host in self.hosts.values())
 
     def _give_up_undead(self, at: float) -> list[Action]:
-        """Give up the processes that were killed and do not die; elsewhere than on HOME with their whole host."""
+        """Give up the processes that were killed and do not die; after the end only the evaluator's is needed."""
         if at - self._looked > LONG_PAUSE:
             for worker in self._processes.values():
                 worker.dead_by = max(worker.dead_by, at + SECONDS_TO_DIE)
         actions: list[Action] = []
-        undead = [worker for worker in self._processes.values() if worker.dead_by <= at]
-        for worker in undead if not self.finished else [worker for worker in undead if worker.number == EVALUATOR]:
-            if worker.serial not in self._processes:
-                continue  # its host was given up with another worker
-            cause = f"was killed, but its process did not end within {SECONDS_TO_DIE:.0f} s"
-            if worker.host != HOME:
-                actions += self._give_up_host(self.hosts[worker.host], f"worker {worker.number} {cause}", at)
-            elif worker.wanted:
-                name = f"worker {worker.number}" if worker.number >= 0 else "the process that computes losses"
-                actions.append(Warn(f"{name} {cause}: another replaces it"))
-                actions += self._lose(worker, at, at)
-            else:
-                self._vacate(worker, at)
+        for worker in [worker for worker in self._processes.values() if worker.dead_by <= at]:
+            if worker.serial in self._processes and (worker.number == EVALUATOR or not self.finished):
+                actions += self._give_up_process(worker, at)
         return actions
+
+    def _give_up_process(self, worker: Worker, at: float) -> list[Action]:
+        """Give up a process that does not die; unless it is on HOME, or its host leaves anyway, with its whole host."""
+        host, cause = self.hosts[worker.host], f"was killed, but its process did not end within {SECONDS_TO_DIE:.0f} s"
+        if host.number != HOME and not host.is_leaving:
+            return self._give_up_host(host, f"worker {worker.number} {cause}", at)
+        name = "the process that computes losses" if worker.number == EVALUATOR else f"worker {worker.number}"
+        message = f"{name} {cause}: another replaces it"
+        said: list[Action] = [Note(message) if host.is_leaving else Warn(message)] if worker.wanted else []
+        return [*said, *self._lose(worker, at, at)]
 
     # Errors
 
