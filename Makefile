@@ -44,7 +44,7 @@ test-shuffled: $(VENV)/.installed-dev
 	NOWAIT_SHUFFLE=$${NOWAIT_SHUFFLE:-1} PYTHONPATH=tests $(BIN)/python -m pytest -n 3 --dist worksteal -p shuffled
 
 test-portable: $(VENV)/.installed-dev
-	NOWAIT_PORTABLE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/processes tests/engines
+	NOWAIT_PORTABLE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/processes tests/fleet tests/engines
 
 test-adapters: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/pytorch/test_adapters.py tests/test_examples.py

@@ -20,9 +20,8 @@ from pathlib import Path
 
 import nowait as nw
 from nowait.engines.listen.client import Client, ClientSettings
-from nowait.engines.network.link import DisconnectedError
-from nowait.engines.network.secure import make_key_file, read_host_key
-from nowait.engines.network.sockets import Address
+from nowait.fleet.wire.connection import Address, DisconnectedError
+from nowait.fleet.wire.secure import make_key_file, read_host_key
 
 ROUNDS = 3
 WAYS = ("the problem is sent", "the problem is there", "after a broken connection")

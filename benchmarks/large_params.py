@@ -19,7 +19,7 @@ import numpy as np
 from copying import Copy
 
 import nowait as nw
-from nowait.engines.processes.cores import available_cores, server_threads
+from nowait.fleet.platform import available_cores, server_threads
 from nowait.numerics import vectors
 from nowait.numerics.parallel import using_threads
 

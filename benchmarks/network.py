@@ -30,9 +30,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from processor_time import compare
 
-from nowait.engines.network.messages import Format, MessageKind, bytes_of
-from nowait.engines.network.protocol import SENT_PAYLOAD
-from nowait.engines.network.secure import (
+from nowait.engines.network.sockets import ServerSocket
+from nowait.fleet.wire.connection import SENT_PAYLOAD, HostSocket
+from nowait.fleet.wire.messages import Format, MessageKind, bytes_of
+from nowait.fleet.wire.secure import (
     HEADER,
     OVERHEAD,
     Authentication,
@@ -43,7 +44,6 @@ from nowait.engines.network.secure import (
     ServerHandshake,
     ServerKey,
 )
-from nowait.engines.network.sockets import HostSocket, ServerSocket
 from nowait.numerics.vectors import sgd_step
 from nowait.problems.encodings import Encodings
 

@@ -45,8 +45,7 @@ from nowait.core import (
     WorkerFailedError,
 )
 from nowait.dashboard import Watcher, watch
-from nowait.engines.cluster import RayCluster
-from nowait.engines.listen import Listen
+from nowait.fleet.options import Listen, RayCluster
 from nowait.methods import (
     ATA,
     CA2FL,

@@ -13,13 +13,13 @@ pytest.importorskip("ray")
 from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackOff
 from nowait.engines.cluster.host_table import FULL_SECONDS, STUCK_SECONDS, HostRecord, HostTable, Request, choose_nodes
 from nowait.engines.cluster.listener import LocalListener
-from nowait.engines.cluster.options import RayCluster
 from nowait.engines.network.gateway import Disconnected, Other
-from nowait.engines.network.messages import GRACE, Message, MessageKind
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.transport import Gone, Leaving
+from nowait.fleet.options import RayCluster
+from nowait.fleet.wire.messages import GRACE, Message, MessageKind
+from nowait.fleet.wire.shared import SharedSlots
 
 
 class Clock:

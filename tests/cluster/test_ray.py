@@ -19,9 +19,9 @@ import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
 from nowait.api.recorded import cluster_of
 from nowait.engines.cluster.probe import check_address
-from nowait.engines.network.messages import POINT_ORDER, MessageKind
 from nowait.engines.network.relay import clock_difference
 from nowait.engines.network.sockets import ServerSocket
+from nowait.fleet.wire.messages import POINT_ORDER, MessageKind
 from nowait.recording import describe
 from nowait.recording.sent import Sent
 from nowait.testing import CATALOGUE, ENGINE_CHECKS

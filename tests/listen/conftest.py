@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import nowait as nw
-from nowait.engines.network.secure import make_key_file
+from nowait.fleet.wire.secure import make_key_file
 
 
 class Proxy:

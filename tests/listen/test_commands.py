@@ -12,7 +12,7 @@ pytest.importorskip("cryptography")
 import nowait as nw
 from faulty import Faulty
 from nowait.cli import app
-from nowait.engines.network.secure import make_key_file, read_host_key
+from nowait.fleet.wire.secure import make_key_file, read_host_key
 
 RUNNER = CliRunner()
 

@@ -18,21 +18,29 @@ import nowait.engines.listen.client as client_module
 import nowait.engines.listen.transport as transport_module
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError, ask_to_drain
-from nowait.engines.listen.joining import PIECE_REQUEST, PIECES_IN_TRANSIT, Joining, Welcome, drain_request
 from nowait.engines.listen.table import SECONDS_TO_DELIVER, SECONDS_TO_EXIT
 from nowait.engines.listen.transport import SECONDS_BETWEEN_WARNINGS, SPARE_MESSAGES, ListenTransport
-from nowait.engines.listen.versions import library_version, python_version
-from nowait.engines.network.link import DisconnectedError, NotAcceptedError
-from nowait.engines.network.messages import AHEAD, Format, MessageKind
 from nowait.engines.network.relay import DRAINED
-from nowait.engines.network.secure import ProtocolError, ServerKey
-from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.transport import GRACE_SECONDS, Gone, Leaving, Opened
+from nowait.engines.workers.transport import Gone, Leaving, Opened
+from nowait.fleet.wire.connection import Address, DisconnectedError, HostSocket, NotAcceptedError
+from nowait.fleet.wire.messages import (
+    AHEAD,
+    PIECE_REQUEST,
+    PIECES_IN_TRANSIT,
+    Format,
+    Joining,
+    MessageKind,
+    Welcome,
+    drain_request,
+    library_version,
+    python_version,
+)
+from nowait.fleet.wire.records import GRACE_SECONDS
+from nowait.fleet.wire.secure import ProtocolError, ServerKey
+from nowait.fleet.wire.shared import Payload, SharedSlots
 
 NOWHERE = Address("127.0.0.1", 1, ServerKey.new().for_hosts(), encrypt=True)
 KEY, DRAIN_KEY = ServerKey.new(), bytes(range(32, 64))
@@ -83,7 +91,7 @@ def exchange(transport, hosts, done):
     """Let all ends read until ``done(events, messages)``; None in place of a message: the connection is gone."""
     events, messages, hosts = [], [], list(hosts)
     while not done(events, messages):
-        ready = readable([*transport.fds, *(fd for host in hosts for fd in host.fds)])
+        ready = readable([*transport.fds, *(host.fd for host in hosts)])
         assert ready, "nothing moves"
         events += transport.receive([fd for fd in ready if fd in transport.fds])
         for host in list(hosts):

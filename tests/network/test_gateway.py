@@ -9,15 +9,24 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.gateway import MOST_QUEUED, Disconnected, Failed, Gateway, Other, Ready
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Message, MessageKind
-from nowait.engines.network.secure import ProtocolError
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 from nowait.engines.workers.transport import Died, Reports
+from nowait.fleet.wire.messages import (
+    AHEAD,
+    CLOCK,
+    EXIT,
+    GRACE,
+    POINT_ORDER,
+    START,
+    Message,
+    MessageKind,
+    grace_seconds,
+)
+from nowait.fleet.wire.records import REPORT, Instruction, ReportKind
+from nowait.fleet.wire.secure import ProtocolError
+from nowait.fleet.wire.shared import SharedSlots
 
 HOST, STRANGER = b"1", b"2"
 

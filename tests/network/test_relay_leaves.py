@@ -1,6 +1,7 @@
 """A host that leaves tells the server once, and exits when its time is over."""
 
 import contextlib
+import select
 import socket
 from types import SimpleNamespace
 
@@ -9,12 +10,12 @@ import pytest
 pytest.importorskip("cryptography")
 
 from nowait.engines.network import relay as module
-from nowait.engines.network.messages import GRACE, Message, MessageKind
 from nowait.engines.network.relay import LEFT, RUN_IS_OVER, Relay
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.pool import Leaves
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.transport import GRACE_SECONDS
+from nowait.fleet.wire.messages import GRACE, Message, MessageKind
+from nowait.fleet.wire.records import GRACE_SECONDS
 
 
 class Pool:
@@ -35,14 +36,15 @@ def setting(monkeypatch):
     """A relay without workers, what it sends, and its clock."""
     clock, sent = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(module, "monotonic", lambda: clock.now)
-    server = SimpleNamespace(
-        fds=(),
-        pending=lambda: False,
-        receive=lambda: None,
-        send=lambda kind, content, vectors: sent.append((kind, content)),
-    )
     ours, theirs = socket.socketpair()
     with ours, theirs, contextlib.closing(Mailbox.open()) as mailbox, contextlib.ExitStack() as stack:
+        server = SimpleNamespace(
+            fd=theirs.fileno(),
+            events=select.POLLIN,
+            pending=lambda: False,
+            receive=lambda: None,
+            send=lambda kind, content, vectors: sent.append((kind, content)),
+        )
         pool = Pool(ours)
         relay = Relay(server, pool, SharedResources(None, None, mailbox, None))
         stack.callback(relay.close)

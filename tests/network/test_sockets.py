@@ -13,11 +13,16 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from nowait.engines.network.link import DisconnectedError
-from nowait.engines.network.messages import Format, MessageKind
-from nowait.engines.network.secure import PREFIX, VERSION, ProtocolError, ServerKey
-from nowait.engines.network.sockets import HostSocket, Lost, ServerSocket
+from nowait.engines.network.sockets import Lost, ServerSocket
 from nowait.engines.network.unauthenticated import Unauthenticated
+from nowait.fleet.wire.connection import DisconnectedError, HostSocket
+from nowait.fleet.wire.messages import Format, MessageKind
+from nowait.fleet.wire.secure import (
+    PREFIX,
+    VERSION,
+    ProtocolError,
+    ServerKey,
+)
 
 SMALL, LARGE = Format(5, "<f8"), Format(600_000, "<f8")
 BOTH = pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "authenticated"])
@@ -43,10 +48,12 @@ def a_host(stack, address, identity=b"1", form=SMALL):
     return host
 
 
-def readable(fds, seconds):
+def readable(fds, seconds, hosts=()):
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
+    for host in hosts:
+        poller.register(host.fd, host.events)
     return [fd for fd, _ in poller.poll(1000 * seconds)]
 
 
@@ -54,8 +61,7 @@ def exchange(server, hosts, done):
     """Let all ends read and write until ``done(what the server got, what the hosts got)``. The test waits for that."""
     at_server, at_hosts = [], []
     while not done(at_server, at_hosts):
-        waiting = [*server.fds, *(fd for host in hosts for fd in host.fds)]
-        ready = readable(waiting, 0 if server.pending() else 30)
+        ready = readable(server.fds, 0 if server.pending() else 30, hosts)
         assert ready or server.pending(), "nothing moves"
         at_server += server.receive([fd for fd in ready if fd in server.fds])
         for host in hosts:
@@ -172,7 +178,7 @@ def test_a_host_that_is_told_of_the_end_does_not_wait_for_the_server(stack):
     server.send(b"1", MessageKind.END)
     server.end(b"1")
     while (message := host.receive()) is None:
-        assert readable(host.fds, 30)
+        assert readable([host.fd], 30)
     assert message.kind == MessageKind.END
     host.close(linger_seconds=1e6)
 
@@ -210,7 +216,7 @@ def test_after_a_host_was_disconnected_nothing_more_comes_from_it(stack):
 def test_a_host_notices_that_the_server_is_gone(stack):
     server, host = connected(stack)
     server.disconnect(b"1")
-    assert readable(host.fds, 30)
+    assert readable([host.fd], 30)
     with pytest.raises(DisconnectedError, match="the connection broke"):
         host.receive()
     assert not server.pending(), "the server knows"
@@ -251,7 +257,7 @@ def test_nobody_without_the_key_of_the_run_can_connect(encrypt, stack):
         at_server, _ = exchange(server, [host], lambda at_server, _: len(at_server) == 2)
         assert [message.content for _, message in at_server] == [b"1", b"hello"]
         assert is_closed(nobody)
-    assert readable(stranger.fds, 30)
+    assert readable([stranger.fd], 30)
     with pytest.raises(DisconnectedError):
         stranger.receive()
 

@@ -16,7 +16,7 @@ from nowait.core import sampler
 from nowait.engines.fingerprint import BLOCK, Fingerprint, Identification, Match, products_of
 from nowait.engines.workers import fingerprinting
 from nowait.engines.workers.fingerprinting import Fingerprinting
-from nowait.engines.workers.records import ReportKind
+from nowait.fleet.wire.records import ReportKind
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
 ALONG = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

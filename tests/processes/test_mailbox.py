@@ -9,8 +9,8 @@ import pytest
 import nowait as nw
 from faulty import Faulty
 from nowait.engines.processes.mailbox import DetailsTable, Mailbox
-from nowait.engines.processes.readiness import is_ready
-from nowait.engines.workers.records import REPORT, ReportKind
+from nowait.fleet.platform import is_ready
+from nowait.fleet.wire.records import REPORT, ReportKind
 
 FIRST_FD_TOO_HIGH_FOR_SELECT = 1_024
 

@@ -23,7 +23,7 @@ from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
 from nowait.engines.processes.pool import THREAD_VARIABLES
 from nowait.engines.workers import failures
-from nowait.engines.workers.options import WorkerOptions
+from nowait.fleet.options import WorkerOptions
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
 from nowait.recording.folder import RunFolder

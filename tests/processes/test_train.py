@@ -19,10 +19,10 @@ from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, shar
 from forked_zygotes import children
 from nowait.core import sampler
 from nowait.engines.processes import local
-from nowait.engines.processes.platform import portable
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers import failures
 from nowait.engines.workers.clock import SystemClock
+from nowait.fleet.platform import portable
+from nowait.fleet.wire.shared import SharedSlots
 from nowait.testing import CATALOGUE
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import nowait as nw
 from nowait.core import sampler
-from nowait.engines.processes.shared import SharedSlots, shared_slots
+from nowait.fleet.wire.shared import SharedSlots, shared_slots
 from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem, process
 from nowait.pytorch.cuda_runtime import clear_memory_errors
 from nowait.pytorch.rng import seeded

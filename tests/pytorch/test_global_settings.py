@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import nowait as nw
 from nowait.core.pickling import dumps
 from nowait.core.problem import process_settings
-from nowait.engines.processes.worker import Job
+from nowait.fleet.wire.records import Job
 from nowait.problems import LocalSteps
 from nowait.pytorch import TorchProblem
 from nowait.pytorch.global_settings import SETTINGS, WORKSPACE, GlobalSettings

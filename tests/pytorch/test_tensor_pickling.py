@@ -11,7 +11,7 @@ from torch.utils import deterministic
 from torch.utils.data import TensorDataset
 
 from nowait.core.pickling import dumps
-from nowait.engines.processes.payload import Payload, unpickle
+from nowait.fleet.wire.shared import Payload, unpickle
 from nowait.pytorch import TorchProblem
 
 aten = torch.ops.aten

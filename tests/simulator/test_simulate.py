@@ -11,7 +11,7 @@ import pytest
 import nowait as nw
 from nowait.core import Method
 from nowait.engines.workers.computation import Computation
-from nowait.engines.workers.records import ReportKind
+from nowait.fleet.wire.records import ReportKind
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.2, sigma=0.1)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))

@@ -23,10 +23,10 @@ from nowait.engines.workers.actions import (
     Warn,
     WorkerLeaving,
 )
-from nowait.engines.workers.records import EVALUATOR, Instruction
 from nowait.engines.workers.retired import RetiredChannel
 from nowait.engines.workers.transport import HOME, Died, Gone, Leaving, Opened
 from nowait.engines.workers.workforce import Workforce
+from nowait.fleet.wire.records import EVALUATOR, Instruction
 from nowait.testing import CATALOGUE, train_scripted
 from nowait.testing.scripted import Call, Die, Hang, Leave, LeaveWorker, Lose, Open, Report, Wait
 

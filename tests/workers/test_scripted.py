@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 import nowait as nw
 from faulty import Faulty
 from nowait.engines.fingerprint import Identification
-from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, ReportKind
 from nowait.engines.workers.transport import HOME, Reports
+from nowait.fleet.wire.records import (
+    EVALUATOR,
+    FINGERPRINTER,
+    REPORT,
+    ReportKind,
+)
 from nowait.testing import CATALOGUE, ENGINE_CHECKS, train_scripted
 from nowait.testing.scripted import (
     Call,

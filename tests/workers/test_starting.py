@@ -10,7 +10,7 @@ import nowait as nw
 from faulty import Faulty
 from nowait.engines.workers.clock import RunClock
 from nowait.engines.workers.failures import FIRST_DEADLINE
-from nowait.engines.workers.records import EVALUATOR
+from nowait.fleet.wire.records import EVALUATOR
 from nowait.testing import CATALOGUE, train_scripted
 from nowait.testing.scripted import Call, Die, Hang, Lose, Report, Wait
 

@@ -9,7 +9,7 @@ import pytest
 import nowait as nw
 from faulty import Faulty
 from nowait.engines.workers import dispatch
-from nowait.engines.workers.records import EVALUATOR
+from nowait.fleet.wire.records import EVALUATOR
 from nowait.recording.worker_stats import Placement
 from nowait.testing import CATALOGUE, train_scripted
 from nowait.testing.scripted import SECONDS_PER_EVENT, Die, Lose, Open, Report, Wait

@@ -21,9 +21,9 @@ from nowait.engines.workers.actions import (
     Warn,
 )
 from nowait.engines.workers.failures import ERRORS_IN_A_ROW, FIRST_DEADLINE, FIRST_PAUSE
-from nowait.engines.workers.records import EVALUATOR
 from nowait.engines.workers.transport import HOME, Died, Gone, Opened
 from nowait.engines.workers.workforce import Workforce
+from nowait.fleet.wire.records import EVALUATOR
 
 
 def begun(workers=2, capacity=100, **options):

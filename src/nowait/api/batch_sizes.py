@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, final
 
 from nowait.core import Arrival, Method, Server
-from nowait.engines.cluster import RayCluster
+from nowait.fleet.options import RayCluster
 from nowait.recording import Callback, Interrupted, Run
 
 logger = logging.getLogger("nowait")

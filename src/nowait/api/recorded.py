@@ -17,9 +17,8 @@ from nowait.core import checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, settings_as_text
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster
-from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.fingerprint import NUM_PRODUCTS
+from nowait.fleet.options import Elsewhere, RayCluster
 from nowait.recording.best import checked_keep_best
 from nowait.recording.config import describe
 from nowait.recording.environment import is_environment

@@ -10,9 +10,9 @@ from nowait.api.parts import make_parts
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
-from nowait.engines.network.wire_options import sent_through
 from nowait.engines.simulator import replay as run_replay
 from nowait.engines.watch import Watch
+from nowait.fleet.options import sent_through
 from nowait.recording import Run, Trace
 
 

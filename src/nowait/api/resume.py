@@ -30,9 +30,9 @@ from nowait.api.training_plan import TrainingPlan
 from nowait.core import Audit, Method, Output, Problem, Update, checks
 from nowait.core.problem import checked_problem
 from nowait.engines.budget import Budget
-from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.fingerprint import Fingerprint, other_problem
-from nowait.engines.processes.platform import require_worker_processes
+from nowait.fleet.options import Elsewhere
+from nowait.fleet.platform import require_worker_processes
 from nowait.recording import Run
 from nowait.recording.folder import RunFolder
 from nowait.recording.identity import RUN, checked_id

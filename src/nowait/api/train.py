@@ -27,8 +27,8 @@ from nowait.core import Audit, Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.dashboard.shared import watch_in_background
 from nowait.engines.budget import Budget
-from nowait.engines.elsewhere import Elsewhere, checked_engine
-from nowait.engines.processes.platform import require_worker_processes
+from nowait.fleet.options import Elsewhere, checked_engine
+from nowait.fleet.platform import require_worker_processes
 from nowait.recording import Run
 from nowait.recording.best import checked_keep_best
 from nowait.recording.fresh import fresh_folder

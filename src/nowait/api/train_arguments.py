@@ -10,8 +10,7 @@ from nowait.api.rebuild import rebuild
 from nowait.core import Audit, checks
 from nowait.core.audit import checked_audit
 from nowait.core.capabilities import Capabilities
-from nowait.engines.elsewhere import Elsewhere
-from nowait.engines.listen.options import DEFAULT_WORKERS, Listen
+from nowait.fleet.options import DEFAULT_WORKERS, Elsewhere, Listen
 from nowait.speeds import Adversary, Speeds
 
 IMMEDIATELY, TOGETHER = "immediately", "together"

@@ -20,19 +20,17 @@ from nowait.core.memory import HOST, Memory, Slots
 from nowait.core.problem import checked_problem, settings_as_text
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster, connected
+from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
-from nowait.engines.listen import Listen, prepare_to_listen
-from nowait.engines.network.wire_options import sent_through
+from nowait.engines.listen import prepare_to_listen
 from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
-from nowait.engines.processes.cores import available_cores, server_threads
-from nowait.engines.processes.platform import require_ray_hosts
 from nowait.engines.processes.pool import Zygote, ZygoteCopy
-from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
-from nowait.engines.workers.options import WorkerOptions
+from nowait.fleet.options import Listen, RayCluster, WorkerOptions, sent_through
+from nowait.fleet.platform import available_cores, require_ray_hosts, server_threads
+from nowait.fleet.wire.shared import shared_slots
 from nowait.numerics.parallel import using_threads
 from nowait.problems.encodings import Encodings, sent_vectors
 from nowait.recording import HistoryRecorder, Run, describe

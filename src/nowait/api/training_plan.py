@@ -32,7 +32,7 @@ from nowait.core import Audit, checks
 from nowait.core.audit import checked_audit
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
-from nowait.engines.elsewhere import Elsewhere, checked_engine
+from nowait.fleet.options import Elsewhere, checked_engine
 from nowait.problems.encodings import checked_encoding
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds

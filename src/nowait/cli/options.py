@@ -13,9 +13,8 @@ from nowait.cli import completion, values
 from nowait.cli.config import load_config
 from nowait.cli.exits import WrongOptionError
 from nowait.cli.problems import LOSSES
-from nowait.engines.cluster import RayCluster
-from nowait.engines.elsewhere import NAMES as ENGINES
-from nowait.engines.listen import Listen
+from nowait.fleet.options import NAMES as ENGINES
+from nowait.fleet.options import Listen, RayCluster
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from nowait.cli.texts import slowdown_of, target_of
 from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.cluster import import_ray
-from nowait.engines.elsewhere import checked_engine
+from nowait.fleet.options import checked_engine
 
 
 @final

@@ -11,11 +11,10 @@ import typer
 
 from nowait.cli.exits import on_interrupt
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.processes.cores import available_cores
-from nowait.engines.processes.platform import require_worker_processes
+from nowait.fleet.platform import available_cores, require_worker_processes
 
 if TYPE_CHECKING:
-    from nowait.engines.network.secure import HostKey
+    from nowait.fleet.wire.secure import HostKey
 
 
 @final
@@ -37,8 +36,7 @@ def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
     """Connect, and run workers until the run is over. A failure is printed, and ends the command with status 1."""
     require_worker_processes()
     from nowait.engines.listen.client import Client, ClientSettings
-    from nowait.engines.network.link import DisconnectedError
-    from nowait.engines.network.sockets import Address
+    from nowait.fleet.wire.connection import Address, DisconnectedError
 
     cores = available_cores()
     workers = cores if asked.workers is None else asked.workers
@@ -62,9 +60,8 @@ def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
 def run_drain(host: str, port: int, key_file: Path, name: str | None, *, encrypt: bool) -> None:
     """Ask a server that a machine leaves, and print its answer."""
     from nowait.engines.listen.client import ask_to_drain
-    from nowait.engines.network.link import DisconnectedError
-    from nowait.engines.network.secure import read_drain_key, read_host_key
-    from nowait.engines.network.sockets import Address
+    from nowait.fleet.wire.connection import Address, DisconnectedError
+    from nowait.fleet.wire.secure import read_drain_key, read_host_key
 
     address = Address(host, port, read_host_key(key_file), encrypt)
     try:

@@ -15,9 +15,9 @@ from nowait.api.parts import warn_of_split
 from nowait.api.sweep import check_rules, checked_seeds
 from nowait.core import LastIterate, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
-from nowait.engines.cluster import RayCluster
 from nowait.engines.progress import spinner, titled
 from nowait.engines.watch import Watch
+from nowait.fleet.options import RayCluster
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, Methods, Settings, check_updates, checked_entrants, without_refused

@@ -14,7 +14,7 @@ from nowait.api.train import train
 from nowait.api.train_arguments import TOGETHER
 from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
-from nowait.engines.cluster import RayCluster
+from nowait.fleet.options import RayCluster
 from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Interrupted, Run, Trace

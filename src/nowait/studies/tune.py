@@ -19,10 +19,9 @@ from nowait.api.train_arguments import check_slowdown, checked_slowdown
 from nowait.core import Method, Problem, Stepsize, Update, checks
 from nowait.core.problem import Evaluation, check_initial_loss, checked_problem, initial_params
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster
-from nowait.engines.elsewhere import checked_engine
 from nowait.engines.progress import Progress, spinner
 from nowait.engines.watch import Watch
+from nowait.fleet.options import RayCluster, checked_engine
 from nowait.recording import History, Interrupted, Run
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds

@@ -19,8 +19,13 @@ from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.workers.computation import AUDITED_OR, Computation, checksums, reports_before
 from nowait.engines.workers.evaluator import EvaluatorTask
-from nowait.engines.workers.records import FINGERPRINTER, REPORT, Instruction, ReportKind
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
+from nowait.fleet.wire.records import (
+    FINGERPRINTER,
+    REPORT,
+    Instruction,
+    ReportKind,
+)
 from nowait.recording.best import BestFile
 
 SIGKILL = 9

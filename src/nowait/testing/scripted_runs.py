@@ -15,8 +15,8 @@ from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper
 from nowait.engines.session import Parts
-from nowait.engines.workers.options import WorkerOptions
 from nowait.engines.workers.running import run_with_workers
+from nowait.fleet.options import WorkerOptions
 from nowait.recording import Run, TraceRecorder, checked_callbacks
 from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint

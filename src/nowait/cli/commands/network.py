@@ -104,7 +104,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
     from nowait.cli.worker import show_messages
-    from nowait.engines.listen.options import DEFAULT_WORKERS
+    from nowait.fleet.options import DEFAULT_WORKERS
 
     folder = free_folder(Path("runs/serve")) if folder is None else folder
     most = max(workers, DEFAULT_WORKERS[1]) if most_workers is None else most_workers
@@ -190,7 +190,7 @@ def drain(
 
     host, port = host_and_port(connect, "--connect")
     require_cryptography()
-    from nowait.engines.network.secure import read_drain_key, read_host_key
+    from nowait.fleet.wire.secure import read_drain_key, read_host_key
 
     with refused_as_options():
         read_host_key(key_file)

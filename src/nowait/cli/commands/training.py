@@ -51,7 +51,7 @@ from nowait.cli.options import (
     listening,
 )
 from nowait.cli.texts import audit_of, port_of, target_of
-from nowait.engines.elsewhere import NAMES as ENGINES
+from nowait.fleet.options import NAMES as ENGINES
 
 
 def simulate(  # noqa: PLR0917 (typer makes options of them)

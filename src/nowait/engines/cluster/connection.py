@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.probe import check_address
+from nowait.fleet.options import RayCluster
 
 logger = logging.getLogger("nowait")
 

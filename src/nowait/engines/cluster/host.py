@@ -14,14 +14,13 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any, final
 
-from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.relay import Relay, connect
-from nowait.engines.network.shapes import Shapes
-from nowait.engines.network.sockets import Address
 from nowait.engines.processes.pool import start_zygote
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.signals import first_signals
-from nowait.engines.workers.transport import GRACE_SECONDS
+from nowait.fleet.wire.connection import Address, DisconnectedError
+from nowait.fleet.wire.messages import Shapes
+from nowait.fleet.wire.records import GRACE_SECONDS
+from nowait.fleet.wire.shared import SharedSlots
 
 
 @final

@@ -20,11 +20,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nowait.engines.cluster.host import Host, HostSettings
 from nowait.engines.cluster.host_table import HostRecord, Request, choose_nodes
-from nowait.engines.cluster.options import RayCluster
-from nowait.engines.network.shapes import Shapes
-from nowait.engines.network.sockets import Address
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.transport import GRACE_SECONDS, HOME
+from nowait.engines.workers.transport import HOME
+from nowait.fleet.options import RayCluster
+from nowait.fleet.wire.connection import Address
+from nowait.fleet.wire.messages import Shapes
+from nowait.fleet.wire.records import GRACE_SECONDS
 
 SECONDS_TO_END = 5.0
 """How long hosts may take to exit before they are killed."""

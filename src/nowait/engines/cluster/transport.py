@@ -14,23 +14,21 @@ from typing import final
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.cluster.host_table import STUCK_SECONDS, HostRecord, HostTable, Request
 from nowait.engines.cluster.listener import LocalListener
-from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
-from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
-from nowait.engines.network.messages import MessageKind
 from nowait.engines.network.remote import RemotePool, VersionOf
-from nowait.engines.network.secure import ProtocolError
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.records import REPORT, ReportKind
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
+from nowait.fleet.options import RayCluster
+from nowait.fleet.wire.messages import MessageKind, grace_seconds
+from nowait.fleet.wire.records import GRADIENT, REPORT
+from nowait.fleet.wire.secure import ProtocolError
 
 logger = logging.getLogger("nowait")
 
-GRADIENT = int(ReportKind.GRADIENT)
 SECONDS_BETWEEN_WARNINGS = 10.0
 """How often a run that waits for room logs that."""
 

@@ -18,25 +18,37 @@ from typing import Any, NamedTuple, final
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.listen.joining import Joining, Part, Welcome, drain_request, number_of_workers
 from nowait.engines.listen.machine import Machine, Prepared
 from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
-from nowait.engines.listen.sources import to_bytes
-from nowait.engines.listen.transfer import Download
-from nowait.engines.listen.versions import library_version, python_version
-from nowait.engines.network.contents import text_of
-from nowait.engines.network.link import ENDED, DisconnectedError, NotAcceptedError
-from nowait.engines.network.messages import Format, Message, MessageKind
-from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
 from nowait.engines.network.relay import DRAINED, GIVEN_UP, RUN_IS_OVER, Relay, point_slots
-from nowait.engines.network.secure import ProtocolError
-from nowait.engines.network.shapes import Shapes
-from nowait.engines.network.sockets import Address, HostSocket
-from nowait.engines.network.wire_options import sent_through
-from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.worker import Job
 from nowait.engines.signals import first_signals
-from nowait.engines.workers.transport import GRACE_SECONDS
+from nowait.fleet.options import sent_through
+from nowait.fleet.wire.connection import (
+    CLOSED_DURING_HANDSHAKE,
+    ENDED,
+    Address,
+    DisconnectedError,
+    HostSocket,
+    NotAcceptedError,
+)
+from nowait.fleet.wire.job import Download, to_bytes
+from nowait.fleet.wire.messages import (
+    Format,
+    Joining,
+    Message,
+    MessageKind,
+    Part,
+    Shapes,
+    Welcome,
+    drain_request,
+    library_version,
+    number_of_workers,
+    python_version,
+    text_of,
+)
+from nowait.fleet.wire.records import GRACE_SECONDS, Job
+from nowait.fleet.wire.secure import ProtocolError
+from nowait.fleet.wire.shared import Payload
 from nowait.problems.encodings import Encodings
 from nowait.recording import Interrupted
 
@@ -367,10 +379,9 @@ def _next_message(server: HostSocket) -> Message:
     """Wait for the next message. Raises ``DisconnectedError`` if none comes."""
     deadline = monotonic() + SECONDS_FOR_A_REPLY
     poller = select.poll()
-    for fd in server.fds:
-        poller.register(fd, select.POLLIN)
     while (message := server.receive()) is None:
         if monotonic() > deadline:
             raise DisconnectedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
+        poller.register(server.fd, server.events)
         poller.poll(0 if server.pending() else 1000)
     return message

@@ -7,15 +7,14 @@ import tempfile
 from pathlib import Path
 from typing import final
 
-from nowait.engines.listen.joining import Welcome
-from nowait.engines.listen.sources import write_sources
 from nowait.engines.network.relay import Relay
-from nowait.engines.network.sockets import HostSocket
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.processes.shared import SharedSlots
+from nowait.fleet.wire.connection import HostSocket
+from nowait.fleet.wire.job import write_sources
+from nowait.fleet.wire.messages import Welcome
+from nowait.fleet.wire.shared import Payload, SharedSlots
 
 NEEDED_BY_MOST = ("nowait.engines.listen.warm",)
 """Modules that most problems import. They are imported before the job is there."""

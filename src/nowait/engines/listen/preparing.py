@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nowait.engines.listen.options import Listen
 from nowait.engines.listen.pauses import Pauses
+from nowait.fleet.options import Listen
 
 if TYPE_CHECKING:
-    from nowait.engines.network.secure import HostKey
+    from nowait.fleet.wire.secure import HostKey
 
 logger = logging.getLogger("nowait.listen")
 
@@ -30,7 +30,7 @@ def require_cryptography() -> None:
 def prepare_to_listen(listen: Listen) -> None:
     """Make the key files if there are none, and raise if a key cannot be read or the port is in use."""
     require_cryptography()
-    from nowait.engines.network.secure import make_key_file, read_server_key, server_key_path
+    from nowait.fleet.wire.secure import make_key_file, read_server_key, server_key_path
 
     path = Path(listen.key_file)
     if make_key_file(path):
@@ -47,7 +47,7 @@ def prepare_to_listen(listen: Listen) -> None:
 
 def _prepare_draining(path: Path) -> None:
     """Make the drain key file if there is none. A run whose hosts cannot be drained can go on."""
-    from nowait.engines.network.secure import drain_key_path, make_drain_key_file, read_drain_key
+    from nowait.fleet.wire.secure import drain_key_path, make_drain_key_file, read_drain_key
 
     try:
         if make_drain_key_file(path):
@@ -62,7 +62,7 @@ def awaited_key(path: Path, seconds: float, now: Callable[[], float], sleep: Cal
 
     The server may make it later.
     """
-    from nowait.engines.network.secure import read_host_key
+    from nowait.fleet.wire.secure import read_host_key
 
     deadline, pauses = now() + seconds, Pauses()
     while not _is_there(path):

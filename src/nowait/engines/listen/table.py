@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import final
 
-from nowait.engines.listen.joining import PIECE_BYTES, PIECES_IN_TRANSIT, Joining, number_of_workers
-from nowait.engines.listen.transfer import Requests
-from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.silence import Silence
 from nowait.engines.workers.transport import HOME
+from nowait.fleet.wire.job import Requests
+from nowait.fleet.wire.messages import (
+    PIECE_BYTES,
+    PIECES_IN_TRANSIT,
+    Joining,
+    number_of_workers,
+)
+from nowait.fleet.wire.secure import ProtocolError
 
 SECONDS_TO_JOIN = 10.0
 """How long a host that has connected may take to say who it is."""

@@ -14,27 +14,15 @@ from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.listen.comparing import Comparison
-from nowait.engines.listen.joining import PIECES_IN_TRANSIT, Joining, Welcome, name_to_drain, number_of_workers
-from nowait.engines.listen.options import Listen
-from nowait.engines.listen.sources import to_bytes, user_sources
 from nowait.engines.listen.table import SECONDS_TO_EXIT, HostRecord, HostTable, Refusals, what_is_missing
-from nowait.engines.listen.transfer import Offer
-from nowait.engines.listen.versions import library_version, python_version
-from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
-from nowait.engines.network.link import ENDED
-from nowait.engines.network.messages import Message, MessageKind
 from nowait.engines.network.relay import DRAINED, GIVEN_UP
 from nowait.engines.network.remote import RemotePool, VersionOf
-from nowait.engines.network.secure import ProtocolError, ServerKey
 from nowait.engines.processes.local import LocalPools
-from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.transport import (
-    GRACE_SECONDS,
     HOME,
     Channel,
     Died,
@@ -44,6 +32,24 @@ from nowait.engines.workers.transport import (
     Reports,
     TransportEvent,
 )
+from nowait.fleet.options import Listen
+from nowait.fleet.wire.connection import ENDED
+from nowait.fleet.wire.job import Offer, to_bytes, user_sources
+from nowait.fleet.wire.messages import (
+    PIECES_IN_TRANSIT,
+    Joining,
+    Message,
+    MessageKind,
+    Welcome,
+    grace_seconds,
+    library_version,
+    name_to_drain,
+    number_of_workers,
+    python_version,
+)
+from nowait.fleet.wire.records import FINGERPRINTER, GRACE_SECONDS
+from nowait.fleet.wire.secure import ProtocolError, ServerKey
+from nowait.fleet.wire.shared import Payload
 
 logger = logging.getLogger("nowait.listen")
 

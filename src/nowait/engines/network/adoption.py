@@ -11,9 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import final
 
-from nowait.engines.workers.records import REPORT, ReportKind
-
-LEAVING, READY = int(ReportKind.LEAVING), int(ReportKind.READY)
+from nowait.fleet.wire.records import LEAVING, READY, REPORT
 
 
 @final

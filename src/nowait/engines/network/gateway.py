@@ -10,14 +10,23 @@ from time import monotonic
 from typing import Any, NamedTuple, final
 
 from nowait.core.types import Vector
-from nowait.engines.network.contents import clock_ahead, details_of, exit_of, request_time, text_of
-from nowait.engines.network.messages import CLOCK, Message, MessageKind
 from nowait.engines.network.remote import RemotePool, VersionOf
-from nowait.engines.network.secure import ProtocolError, ServerKey
 from nowait.engines.network.server_vectors import ServerVectors
-from nowait.engines.network.sockets import Address, Lost, ServerSocket
+from nowait.engines.network.sockets import Lost, ServerSocket
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import Died, Reports
+from nowait.fleet.wire.connection import Address
+from nowait.fleet.wire.messages import (
+    CLOCK,
+    Message,
+    MessageKind,
+    clock_ahead,
+    details_of,
+    exit_of,
+    request_time,
+    text_of,
+)
+from nowait.fleet.wire.secure import ProtocolError, ServerKey
 from nowait.problems.encodings import AS_THEY_ARE, Encodings
 
 MOST_QUEUED = 10_000

@@ -19,19 +19,27 @@ from typing import final
 
 from nowait.core.types import Vector
 from nowait.engines.network.adoption import Adoption
-from nowait.engines.network.contents import text_of
-from nowait.engines.network.link import DisconnectedError
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
-from nowait.engines.network.secure import ProtocolError
-from nowait.engines.network.shapes import Shapes
-from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import Ended, Leaves, PipeChannel, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
-from nowait.engines.workers.transport import GRACE_SECONDS, Died
+from nowait.engines.workers.transport import Died
+from nowait.fleet.wire.connection import Address, DisconnectedError, HostSocket
+from nowait.fleet.wire.messages import (
+    AHEAD,
+    CLOCK,
+    EXIT,
+    GRACE,
+    POINT_ORDER,
+    START,
+    Format,
+    Message,
+    MessageKind,
+    Shapes,
+    text_of,
+)
+from nowait.fleet.wire.records import AUDITED, BEGIN, GRACE_SECONDS, GRADIENT, HURRY, LEAVING, REPORT, WITH_DETAILS
+from nowait.fleet.wire.secure import ProtocolError
+from nowait.fleet.wire.shared import Payload, SharedSlots
 
 HEARTBEAT_SECONDS = 1.0
 CLOCK_REQUESTS = 5
@@ -48,10 +56,6 @@ GIVEN_UP = "this host was given up: "
 NOBODY = -1
 CLOCK_ERROR = 0.1
 """Seconds by which two measurements of the difference between two clocks may differ."""
-GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
-AUDITED = int(ReportKind.AUDITED)
-WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
-"""The reports that details may come with."""
 LEFT = "the host was told to leave"
 """The reason of a relay that ends because of ``leave``."""
 
@@ -114,7 +118,7 @@ class Relay:
         self._exit_at = math.inf
         """When to exit, on this machine's clock, once the server was told."""
         self._alarm, self._wake = os.pipe()
-        for fd in (*server.fds, self._control, self._alarm):
+        for fd in (server.fd, self._control, self._alarm):
             self._poller.register(fd, select.POLLIN)
 
     @classmethod
@@ -148,11 +152,9 @@ class Relay:
 
         The server starts workers as on a new host. A worker whose process still runs keeps it.
         """
-        for fd in self._server.fds:
-            self._poller.unregister(fd)
+        self._poller.unregister(self._server.fd)
         self._server = server
-        for fd in server.fds:
-            self._poller.register(fd, select.POLLIN)
+        self._poller.register(server.fd, server.events)
         self._without_reply = 0
         self._adoption.offer({worker: serial for serial, worker in self._workers.items()})
 
@@ -207,7 +209,7 @@ class Relay:
     def _wait_until_loaded(self) -> Ended | str | None:
         """Wait until the zygote has loaded the problem. Returns its end if it could not, or why this host ends."""
         while not self._pool.ready:
-            self._poller.poll(1000 * HEARTBEAT_SECONDS)
+            self._poll(HEARTBEAT_SECONDS)
             self._heartbeat()
             reason = LEFT if self.leaves else self._obey()
             if reason:
@@ -230,9 +232,14 @@ class Relay:
             while (received := self._server.receive()) is not None:
                 if received.kind == MessageKind.TIME:
                     return received.content
-            self._poller.poll(0 if self._server.pending() else 1000 * HEARTBEAT_SECONDS)
+            self._poll(0 if self._server.pending() else HEARTBEAT_SECONDS)
             self._heartbeat()
         raise DisconnectedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
+
+    def _poll(self, seconds: float) -> list[int]:
+        """Return the descriptors that are ready, at the latest after so many seconds."""
+        self._poller.modify(self._server.fd, self._server.events)
+        return [fd for fd, _ in self._poller.poll(1000 * seconds)]
 
     # From the server to the workers
 
@@ -277,7 +284,7 @@ class Relay:
         here = self._adoption.serial_here(serial)
         later = began - self._began.get(NOBODY if here is None else here, began)
         if later > CLOCK_ERROR:
-            self._channels[worker].send(0, round(1e9 * later), 0, Instruction.BEGIN)
+            self._channels[worker].send(0, round(1e9 * later), 0, BEGIN)
 
     def _kill(self, serial: int) -> None:
         here = self._adoption.serial_here(serial)
@@ -296,8 +303,8 @@ class Relay:
         self._read_reports(self._without_reply < MESSAGES_IN_TRANSIT)
         has_input = self._server.pending()
         wait = not has_input and not self._pool.has_messages
-        ready = [fd for fd, _ in self._poller.poll(1000 * HEARTBEAT_SECONDS if wait else 0)]
-        self._server_may_have_sent = has_input or any(fd in ready for fd in self._server.fds)
+        ready = self._poll(HEARTBEAT_SECONDS if wait else 0)
+        self._server_may_have_sent = has_input or self._server.fd in ready
         if self._mailbox.reports in ready:
             self._pass_reports_on(self._mailbox.read())
         if self._control in ready or self._pool.has_messages:

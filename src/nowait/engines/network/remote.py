@@ -10,25 +10,29 @@ from typing import final
 
 from nowait.core.types import Vector
 from nowait.engines.network.host_points import HostPoints
-from nowait.engines.network.messages import EXIT, POINT_ORDER, START, MessageKind
-from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.sockets import ServerSocket
-from nowait.engines.workers.records import REPORT, ReportKind, computes
-
-GRADIENT, LEAVING, AUDITED = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(ReportKind.AUDITED)
-OTHER_KINDS = frozenset(
-    map(
-        int,
-        (
-            ReportKind.MISFIT,
-            ReportKind.ERROR,
-            ReportKind.TRAINING_LOSS,
-            ReportKind.LOADING,
-            ReportKind.READY,
-            ReportKind.CHECKSUM,
-        ),
-    )
+from nowait.fleet.wire.messages import (
+    EXIT,
+    POINT_ORDER,
+    START,
+    MessageKind,
 )
+from nowait.fleet.wire.records import (
+    AUDITED,
+    CHECKSUM,
+    ERROR,
+    GRADIENT,
+    LEAVING,
+    LOADING,
+    MISFIT,
+    READY,
+    REPORT,
+    TRAINING_LOSS,
+    computes,
+)
+from nowait.fleet.wire.secure import ProtocolError
+
+OTHER_KINDS = frozenset((MISFIT, ERROR, TRAINING_LOSS, LOADING, READY, CHECKSUM))
 """What workers report besides gradients. Evaluations and fingerprints are not computed by hosts."""
 
 VersionOf = Callable[[int], int]

@@ -9,8 +9,8 @@ import numpy as np
 
 from nowait.core.memory import Slots
 from nowait.core.types import Vector
-from nowait.engines.network.secure import ProtocolError
-from nowait.engines.network.shapes import Shapes
+from nowait.fleet.wire.messages import Shapes
+from nowait.fleet.wire.secure import ProtocolError
 from nowait.problems.encodings import Bytes, Encodings
 
 

@@ -1,7 +1,7 @@
-"""The server's socket, to which hosts on other machines connect, and a host's end. Neither has threads.
+"""The server's socket, to which hosts on other machines connect. It has no threads.
 
-Both have file descriptors that become readable when ``receive`` should be called. One of them is a selector of
-connections that have more to send than the system takes: it is readable when one of them can go on.
+It has file descriptors that become readable when ``receive`` should be called. One of them is a selector of connections
+that have more to send than the system takes: it is readable when one of them can go on.
 """
 
 from __future__ import annotations
@@ -11,43 +11,30 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from nowait.core.types import Vector
-from nowait.engines.network.link import DisconnectedError, Link
-from nowait.engines.network.messages import Format, Message, MessageKind
-from nowait.engines.network.protocol import Connection, Destinations
-from nowait.engines.network.secure import ClientHandshake, HostKey, ServerHandshake, ServerKey
 from nowait.engines.network.unauthenticated import Unauthenticated
-from nowait.engines.processes.readiness import is_ready
+from nowait.fleet.platform import is_ready
+from nowait.fleet.wire.connection import LINGER_SECONDS, Address, Connection, DisconnectedError, Link
+from nowait.fleet.wire.messages import Format, Message, MessageKind
+from nowait.fleet.wire.secure import (
+    ServerHandshake,
+    ServerKey,
+)
 from nowait.recording.patience import OUT_OF_DESCRIPTORS
 
 HANDSHAKE_SECONDS = 10.0
 """How long a connection may take to send its greeting, and then its first message."""
 SPARE_CONNECTIONS = 64
 """How many connections may be open without authentication, besides those of the expected hosts."""
-CONNECT_SECONDS = 20.0
-LINGER_SECONDS = 1.0
-"""How long the last messages of connections that are closed may take."""
 BACKLOG = 128
 ACCEPTED_AT_ONCE = 32
 MESSAGES_AT_ONCE = 64
 """From one connection; then others get their turn."""
-
-
-@final
-@dataclass(frozen=True)
-class Address:
-    """What a host needs to connect."""
-
-    host: str
-    port: int
-    key: HostKey
-    encrypt: bool
 
 
 class Lost(NamedTuple):
@@ -310,66 +297,4 @@ class ServerSocket:
             else:
                 link.close()
         self._by_fd.clear()  # it may be called twice
-        self._writers.close()
-
-
-@final
-class HostSocket:
-    """A host's connection to the server."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._writers = _Writers()
-        self.fds = (link.fd, self._writers.fd)
-        """The descriptors to poll for input."""
-
-    @classmethod
-    def connect(cls, address: Address, identity: bytes, form: Format, destinations: Destinations) -> HostSocket:
-        """Connect to the server. Messages can be sent at once; the handshake goes on while others are received."""
-        try:
-            tcp = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
-        except OSError as error:
-            raise DisconnectedError(f"{address.host}, port {address.port}, cannot be reached: {error}") from error
-        try:
-            handshake = ClientHandshake(address.key, X25519PrivateKey.generate(), encrypt=address.encrypt)
-            host_socket = cls(Link(tcp, Connection(handshake, form, destinations)))
-        except BaseException:
-            tcp.close()
-            raise
-        host_socket.send(MessageKind.HELLO, identity)
-        return host_socket
-
-    def finish_handshake(self, seconds: float) -> None:
-        """Wait until the server has authenticated, which it does before it sends messages."""
-        deadline = monotonic() + seconds
-        while not self._link.connection.authenticated:
-            if not is_ready(self._link.fd, max(0.0, deadline - monotonic())):
-                raise DisconnectedError(f"the server did not answer within {seconds:g} s")
-            self.receive()
-
-    def receive(self) -> Message | None:
-        """Return the next message; None if there is none. Raises ``DisconnectedError``."""
-        message = self._link.receive()
-        if message is None and self._link.connection.outgoing():
-            self._writers.write(self._link)
-        return message
-
-    @property
-    def binding(self) -> bytes:
-        """The bytes that only both ends of this connection know; empty before the handshake is over."""
-        return self._link.connection.binding
-
-    def pending(self) -> bool:
-        """Return True if ``receive`` may return a message without waiting."""
-        return self._link.connection.has_input
-
-    def send(self, kind: MessageKind, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
-        """Send to the server. Vectors must not change until they are sent. Raises ``DisconnectedError``."""
-        self._link.connection.send(kind, content, vectors)
-        self._writers.write(self._link)
-
-    def close(self, linger_seconds: float = LINGER_SECONDS) -> None:
-        """Close the connection after the last messages were sent."""
-        self._writers.remove(self._link)
-        self._link.finish(linger_seconds)
         self._writers.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from nowait.engines.workers.records import REPORT, ReportKind
+from nowait.fleet.wire.records import REPORT, ReportKind
 
 
 def leave_on_sigterm(worker: int, serial: int, reports: int) -> None:

@@ -14,17 +14,12 @@ from typing import final
 from nowait.core import Problem
 from nowait.core.memory import HOST, Slots
 from nowait.core.problem import process_settings
-from nowait.engines.processes.cores import available_cores, spin_seconds
-from nowait.engines.processes.platform import portable
 from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool, Zygote, ZygoteCopy
 from nowait.engines.processes.resources import SharedResources, shared_resources
-from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
 from nowait.engines.workers.clock import SystemClock
-from nowait.engines.workers.options import WorkerOptions
 from nowait.engines.workers.running import run_with_workers
 from nowait.engines.workers.transport import (
-    GRACE_SECONDS,
     HOME,
     Died,
     Gone,
@@ -33,6 +28,9 @@ from nowait.engines.workers.transport import (
     Reports,
     TransportEvent,
 )
+from nowait.fleet.options import WorkerOptions
+from nowait.fleet.platform import available_cores, portable, spin_seconds
+from nowait.fleet.wire.records import GRACE_SECONDS, Job
 from nowait.recording import Run
 
 _shared_zygote: ContextVar[tuple[tuple[int, list[str]], Zygote] | None] = ContextVar("shared_zygote", default=None)

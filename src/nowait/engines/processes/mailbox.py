@@ -8,10 +8,9 @@ import pickle
 import socket
 from typing import Any, Self, final
 
-from nowait.engines.processes.messages import LONGEST_MESSAGE
-from nowait.engines.processes.platform import details_sockets
-from nowait.engines.processes.readiness import is_ready
-from nowait.engines.workers.records import REPORT
+from nowait.fleet.platform import details_sockets, is_ready
+from nowait.fleet.wire.records import REPORT
+from nowait.fleet.wire.stream import LONGEST_MESSAGE
 
 READ_BYTES = 2048 * REPORT.size
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from nowait.engines.processes.log import open_log
-from nowait.engines.processes.messages import COPY, LONGEST_MESSAGE, MessageStream
-from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.records import ORDER
 from nowait.engines.workers.transport import Died
+from nowait.fleet.platform import is_ready
+from nowait.fleet.wire.records import ORDER
+from nowait.fleet.wire.stream import COPY, LONGEST_MESSAGE, MessageStream
 
 SECONDS_TO_END = 2.0
 """How long a zygote that is not a child of this process may take to exit."""

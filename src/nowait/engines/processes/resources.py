@@ -9,9 +9,8 @@ from typing import final
 
 from nowait.core.memory import Slots
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.shared import shared_slots
-from nowait.engines.processes.worker import Job
+from nowait.fleet.wire.records import Job
+from nowait.fleet.wire.shared import Payload, shared_slots
 from nowait.problems.encodings import AS_THEY_ARE, Encodings
 
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, final
 
 from nowait.core.memory import Slots
-from nowait.engines.processes.payload import unpickle
-from nowait.engines.processes.platform import DetailsSocket
-from nowait.engines.processes.shared import SharedSlots, shared_slots
-from nowait.engines.processes.worker import Connections, Job, work
+from nowait.engines.processes.worker import Connections, work
+from nowait.fleet.platform import DetailsSocket
+from nowait.fleet.wire.records import Job
+from nowait.fleet.wire.shared import SharedSlots, shared_slots, unpickle
 from nowait.problems.encodings import Codecs, Encodings
 
 STANDARD_ERROR = 2

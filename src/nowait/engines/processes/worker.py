@@ -7,69 +7,31 @@ import pickle
 import select
 import sys
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from time import monotonic
 from typing import Any, final
 
 import numpy as np
 
-from nowait.core.audit import Audit
 from nowait.core.capabilities import Capabilities
-from nowait.core.memory import Memory, Slots
-from nowait.core.problem import prepare
+from nowait.core.memory import Slots
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.departure import leave_on_sigterm
-from nowait.engines.processes.platform import DetailsSocket
-from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import AUDITED_OR, Computation, checksums, details_of, reports_before
 from nowait.engines.workers.encoded_computation import EncodedComputation
 from nowait.engines.workers.evaluator import EvaluatorTask
-from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
+from nowait.fleet.platform import DetailsSocket, spin
+from nowait.fleet.wire.records import (
+    EVALUATOR,
+    FINGERPRINTER,
+    ORDER,
+    REPORT,
+    Instruction,
+    Job,
+    ReportKind,
+)
 from nowait.problems.encodings import Codecs
-from nowait.recording.best import BestFile
-from nowait.speeds import Speeds, Timing
-
-
-@final
-@dataclass(frozen=True)
-class Job:
-    """The settings that every worker of a run receives at its start."""
-
-    problem: Any
-    seed: int
-    length: int
-    dtype: str
-    memory: Memory | None = None
-    """Where points and gradients are; None: in host memory."""
-    slowdown: dict[int, float] = field(default_factory=dict)
-    speeds: Speeds | None = None
-    workers: tuple[int, ...] = (0,)
-    """The numbers of the workers that the run was started or resumed with."""
-    spin_seconds: float = 0.0
-    """How long a worker polls for its next order before it sleeps."""
-    best: BestFile | None = None
-    """Where the evaluator keeps the best params."""
-    wires: tuple[str | None, str | None] = (None, None)
-    """``wire`` and ``points_wire`` of the engine, which are a part of the problem here; for problems made elsewhere."""
-    process_settings: tuple[Any, ...] = ()
-    """The global settings of the process of the run; ``apply()`` sets them in another one."""
-
-    def prepare(self) -> bool:
-        """Make this process compute as that of the run does, and prepare the problem; False: it must not be forked."""
-        for settings in self.process_settings:
-            settings.apply()
-        return prepare(self.problem)
-
-    audit: Audit | None = None
-    """Which gradients are computed twice."""
-
-    def share_of(self, worker: int) -> int:
-        """Return the share of the data that a worker takes: of as many as there are workers, each has its own.
-
-        After a resume the numbers of workers may have gaps, so they are not the numbers of shares.
-        """
-        return self.workers.index(worker) if worker in self.workers else worker % len(self.workers)
-
+from nowait.speeds import Timing
 
 NO_CODECS = Codecs()
 

@@ -22,12 +22,12 @@ from collections.abc import Iterable
 from typing import Protocol, final
 
 from nowait.engines.processes.log import OutputLimit
-from nowait.engines.processes.messages import COPY, LONGEST_MESSAGE, MessageStream
-from nowait.engines.processes.payload import unpickle
-from nowait.engines.processes.platform import DetailsSocket, portable
 from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, open_slots, run_worker
-from nowait.engines.processes.worker import Connections, Job
-from nowait.engines.workers.transport import NOT_STARTED
+from nowait.engines.processes.worker import Connections
+from nowait.fleet.platform import DetailsSocket, portable
+from nowait.fleet.wire.records import NOT_STARTED, Job
+from nowait.fleet.wire.shared import unpickle
+from nowait.fleet.wire.stream import COPY, LONGEST_MESSAGE, MessageStream
 from nowait.system import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.25

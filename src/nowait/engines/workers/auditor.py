@@ -14,9 +14,9 @@ from nowait.core.types import Vector
 from nowait.core.versions import Version
 from nowait.engines.session import Parts
 from nowait.engines.workers.audits import CHANGED, MOST_FAILURES, MOST_LOSSES, Audits, Check, Verdict
-from nowait.engines.workers.records import Instruction
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.workforce import Workforce
+from nowait.fleet.wire.records import Instruction
 
 logger = logging.getLogger("nowait")
 

@@ -10,8 +10,8 @@ from typing import final
 
 from nowait.core import Ticket
 from nowait.core.audit import LOW_PRECISION, OTHER_PROCESSORS, STOP, Audit, Chosen, Summary
-from nowait.engines.workers.records import check_number
 from nowait.engines.workers.transport import HOME
+from nowait.fleet.wire.records import check_number
 
 MOST_PENDING = 64
 """So many gradients at most wait for their second computation; more are not audited."""

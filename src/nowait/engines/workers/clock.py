@@ -6,6 +6,8 @@ import select
 from time import monotonic
 from typing import Protocol, final
 
+from nowait.fleet.platform import spin
+
 
 class WallClock(Protocol):
     """Time, and waiting for input."""
@@ -36,13 +38,6 @@ class SystemClock:
         if self._spin_seconds > 0:
             spin(self._poller, min(seconds, self._spin_seconds))
         return [fd for fd, _ in self._poller.poll(1000 * seconds)]
-
-
-def spin(poller: select.poll, seconds: float) -> None:
-    """Poll until there is input, for at most this many seconds. This takes a core, but nobody has to be woken up."""
-    end = monotonic() + seconds
-    while not poller.poll(0) and monotonic() < end:
-        pass
 
 
 @final

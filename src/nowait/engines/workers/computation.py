@@ -13,14 +13,22 @@ from nowait.core import Sample, sampler
 from nowait.core.audit import Audit, Chosen, checksum_of
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind, check_number
+from nowait.fleet.wire.records import (
+    AUDITED,
+    CHECKSUM,
+    ERROR,
+    GRADIENT,
+    LOADING,
+    MISFIT,
+    REPORT,
+    TRAINING_LOSS,
+    Instruction,
+    check_number,
+)
 
 LONGEST_TEXT = 60_000
 """The maximum length in bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
-GRADIENT, MISFIT, ERROR = int(ReportKind.GRADIENT), int(ReportKind.MISFIT), int(ReportKind.ERROR)
-TRAINING_LOSS, LOADING = int(ReportKind.TRAINING_LOSS), int(ReportKind.LOADING)
-CHECKSUM = int(ReportKind.CHECKSUM)
-AUDITED_OR = {GRADIENT: int(ReportKind.AUDITED)}
+AUDITED_OR = {GRADIENT: AUDITED}
 """The kind of the report of an audit, if it is another one than that of the computation."""
 
 SendDetails = Callable[[int, int, tuple[Any, ...]], None]

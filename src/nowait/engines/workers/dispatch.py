@@ -39,18 +39,27 @@ from nowait.engines.workers.auditor import Auditor
 from nowait.engines.workers.clock import RunClock
 from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.fingerprinting import Fingerprinting
-from nowait.engines.workers.options import WorkerOptions
-from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind, check_number
 from nowait.engines.workers.retired import RetiredChannel
 from nowait.engines.workers.starting import StartingLine
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Reports, Transport, TransportEvent
 from nowait.engines.workers.workforce import Workforce
+from nowait.fleet.options import WorkerOptions
+from nowait.fleet.wire.records import (
+    AUDITED,
+    EVALUATOR,
+    FINGERPRINTER,
+    GRADIENT,
+    KEEP,
+    REPORT,
+    UNDO,
+    Instruction,
+    ReportKind,
+    cause_of,
+    check_number,
+)
 
 logger = logging.getLogger("nowait")
-
-GRADIENT, KEEP, UNDO = int(ReportKind.GRADIENT), int(Instruction.KEEP), int(Instruction.UNDO)
-AUDITED = int(ReportKind.AUDITED)
 
 
 @final
@@ -313,7 +322,7 @@ class Dispatcher:
         if isinstance(event, Reports):
             self.handle_reports(event)
         elif isinstance(event, Died) and event.serial == self.fingerprinting.serial:
-            self.fingerprinting.ended(f"the process that computed one gradient {event.cause}")
+            self.fingerprinting.ended(f"the process that computed one gradient {cause_of(event.code)}")
         else:
             if isinstance(event, Gone) and event.place == HOME:
                 self.fingerprinting.ended(event.cause)

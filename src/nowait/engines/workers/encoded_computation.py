@@ -10,8 +10,8 @@ import numpy as np
 from nowait.core import Sample
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
-from nowait.engines.workers.computation import ERROR, GRADIENT, Computation, SendDetails, details_of
-from nowait.engines.workers.records import Instruction
+from nowait.engines.workers.computation import Computation, SendDetails, details_of
+from nowait.fleet.wire.records import ERROR, GRADIENT, Instruction
 from nowait.problems.encodings import Bytes, Codecs
 
 EncodedGradient = Callable[[Vector, Sample, Vector, Vector, Any], None]

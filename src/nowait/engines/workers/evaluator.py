@@ -8,7 +8,7 @@ from nowait.core.capabilities import Capabilities
 from nowait.core.problem import evaluation
 from nowait.core.types import Vector
 from nowait.engines.workers.computation import SendDetails, details_of
-from nowait.engines.workers.records import EVALUATOR, ReportKind
+from nowait.fleet.wire.records import EVALUATOR, ReportKind
 from nowait.recording.best import BestFile
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from nowait.engines.fingerprint import Fingerprint, Identification
 from nowait.engines.workers.failures import NO_DETAILS
-from nowait.engines.workers.records import ReportKind
+from nowait.fleet.wire.records import ReportKind
 
 SECONDS_TO_RECORD = 10.0
 """A new run waits this long for the fingerprint; after that, it is recorded during the run."""

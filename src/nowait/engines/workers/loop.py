@@ -14,11 +14,11 @@ from nowait.engines.workers.actions import Began, Look, Requested, Tick, Workfor
 from nowait.engines.workers.clock import RunClock, WallClock
 from nowait.engines.workers.dispatch import Dispatcher
 from nowait.engines.workers.failures import FIRST_DEADLINE
-from nowait.engines.workers.options import WorkerOptions
-from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.snapshots import Snapshots
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
 from nowait.engines.workers.workforce import Workforce
+from nowait.fleet.options import WorkerOptions
+from nowait.fleet.wire.records import FINGERPRINTER
 from nowait.numerics.compiled import warm_up
 from nowait.recording import Interrupted, Run
 

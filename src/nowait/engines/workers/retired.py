@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from nowait.engines.workers.records import Instruction
 from nowait.engines.workers.transport import Channel
+from nowait.fleet.wire.records import Instruction
 
 
 @final

@@ -12,9 +12,9 @@ from nowait.engines.session import Parts
 from nowait.engines.signals import Interruption
 from nowait.engines.workers.clock import SystemClock, WallClock
 from nowait.engines.workers.loop import Loop
-from nowait.engines.workers.options import WorkerOptions
 from nowait.engines.workers.transport import Transport
 from nowait.engines.workers.workforce import Workforce
+from nowait.fleet.options import WorkerOptions
 from nowait.recording import Run
 
 

@@ -8,8 +8,8 @@ from typing import final
 from nowait.core import Ticket
 from nowait.core.versions import Version
 from nowait.engines.workers.failures import FIRST_DEADLINE, Durations
-from nowait.engines.workers.records import EVALUATOR, Instruction
 from nowait.engines.workers.transport import Channel
+from nowait.fleet.wire.records import EVALUATOR, Instruction
 
 NOTABLE_SECONDS = 1.0
 """The live view mentions a gradient that takes longer."""

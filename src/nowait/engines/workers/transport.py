@@ -6,8 +6,6 @@ also runs the evaluator. Every process that is started gets a serial number, by 
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -15,18 +13,6 @@ from nowait.core.types import Vector
 
 HOME = 0
 """The place where the evaluator and the fingerprint process run."""
-
-GRACE_SECONDS = 120.0
-"""How long a host that was sent SIGTERM may take to leave. Whoever sent it may kill it sooner."""
-
-SEGFAULT = (
-    "a segmentation fault: a model that writes to its weights in place ends so, because params are read-only memory; "
-    "clone them first. The output of the workers shows where it happened"
-)
-
-
-NOT_STARTED = 1 << 16
-"""Added to the number of an error of the operating system, it is the exit code of a process that did not start."""
 
 
 class Reports(NamedTuple):
@@ -44,15 +30,6 @@ class Died(NamedTuple):
 
     serial: int
     code: int
-
-    @property
-    def cause(self) -> str:
-        """How the process ended, for messages."""
-        if self.code >= NOT_STARTED:
-            return f"could not be started ({os.strerror(self.code - NOT_STARTED)})"
-        if self.code == -signal.SIGSEGV:
-            return f"was killed by signal {-self.code} ({SEGFAULT})"
-        return f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 
 class Opened(NamedTuple):

@@ -40,9 +40,9 @@ from nowait.engines.workers.actions import (
 from nowait.engines.workers.agenda import Agenda
 from nowait.engines.workers.failures import Durations, Failures
 from nowait.engines.workers.places import Places
-from nowait.engines.workers.records import EVALUATOR, ZYGOTE
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Died, Gone, Leaving, Opened
+from nowait.fleet.wire.records import EVALUATOR, ZYGOTE, cause_of
 from nowait.recording.worker_stats import WorkerStats
 
 SECONDS_TO_DIE = 10.0
@@ -387,8 +387,8 @@ class Workforce:
         if state is None or state.released:
             return []
         if state.leaving:
-            return self._depart([state], now, f"worker {state.worker}, which was leaving, {event.cause}")
-        cause = event.cause
+            return self._depart([state], now, f"worker {state.worker}, which was leaving, {cause_of(event.code)}")
+        cause = cause_of(event.code)
         pause = self.failures.died(state.worker)
         if state.worker == EVALUATOR:
             return self._replace_evaluator(state, cause, now, give_up=pause is None)

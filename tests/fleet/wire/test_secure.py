@@ -13,8 +13,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from nowait.engines.network import secure
-from nowait.engines.network.secure import (
+from nowait.fleet.wire import secure
+from nowait.fleet.wire.secure import (
     HEADER,
     NOISE,
     OVERHEAD,

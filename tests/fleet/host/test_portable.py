@@ -8,19 +8,24 @@ import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nowait as nw
 from faulty import Faulty, train_until
-from nowait.engines.processes import platform
-from nowait.engines.processes.payload import Payload, unpickle
-from nowait.engines.processes.platform import DetailsSocket, anonymous_file, details_sockets, portable
-from nowait.engines.processes.readiness import is_ready
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.spawned import end_with
 from nowait.engines.workers.computation import LONGEST_TEXT
+from nowait.fleet import platform
+from nowait.fleet.platform import (
+    DetailsSocket,
+    anonymous_file,
+    details_sockets,
+    is_ready,
+    portable,
+)
+from nowait.fleet.wire.shared import Payload, SharedSlots, unpickle
 from nowait.testing import ENGINE_CHECKS
 
 pytestmark = pytest.mark.new_interpreter
@@ -190,7 +195,7 @@ def test_killed_workers_and_a_killed_zygote_are_replaced_and_the_run_replays(swi
 
 def test_a_run_whose_server_was_killed_is_resumed(switched, tmp_path):
     plan = f'{{"folder": "{tmp_path}/run", "method": "asynchronous", "steps": 60, "every": 10, "die_at": 35}}'
-    script = os.path.join(os.path.dirname(os.path.dirname(__file__)), "crashing.py")
+    script = str(Path(__file__).parents[2] / "crashing.py")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, script, plan]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

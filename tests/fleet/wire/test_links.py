@@ -13,12 +13,18 @@ pytest.importorskip("cryptography")
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from nowait.engines.network.link import CAN_WAIT_FOR_BYTES, KEEPALIVE, WAKING_BYTES, Link
-from nowait.engines.network.messages import Format, MessageKind
-from nowait.engines.network.protocol import Connection
-from nowait.engines.network.secure import ClientHandshake, ServerHandshake, ServerKey
-from nowait.engines.network.sockets import HostSocket, Lost, ServerSocket
-from nowait.engines.processes.readiness import is_ready
+from nowait.engines.network.sockets import Lost, ServerSocket
+from nowait.fleet.platform import is_ready
+from nowait.fleet.wire.connection import (
+    CAN_WAIT_FOR_BYTES,
+    KEEPALIVE,
+    WAKING_BYTES,
+    Connection,
+    HostSocket,
+    Link,
+)
+from nowait.fleet.wire.messages import Format, MessageKind
+from nowait.fleet.wire.secure import ClientHandshake, ServerHandshake, ServerKey
 
 SMALL, LARGE = Format(5, "<f8"), Format(400_000, "<f8")
 KEY = ServerKey.new()
@@ -117,7 +123,7 @@ def open_server(stack, hosts):
         host = HostSocket.connect(server.address, str(number).encode(), SMALL, lambda *_: [])
         stack.callback(host.close, linger_seconds=0.0)
         while len(list(server.receive(readable(server.fds)))) == 0:
-            if is_ready(host.fds[0], 0):
+            if is_ready(host.fd, 0):
                 host.receive()
         found.append(host)
     return server, found
@@ -149,7 +155,7 @@ def test_a_host_that_sends_much_lets_others_have_their_turn(stack):
 
 def test_a_connection_that_breaks_while_something_is_sent_is_reported_without_waiting(stack):
     server, [host] = open_server(stack, 1)
-    with socket.socket(fileno=socket.dup(host.fds[0])) as tcp:
+    with socket.socket(fileno=socket.dup(host.fd)) as tcp:
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     host._link.close()  # it resets the connection
     assert not server.pending()

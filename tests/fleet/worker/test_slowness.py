@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nowait.engines.processes.worker import Job, _Slowness
-from nowait.engines.workers.records import ORDER, Instruction
+from nowait.engines.processes.worker import _Slowness
+from nowait.fleet.wire.records import ORDER, Instruction, Job
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.engines.processes import cores
-from nowait.engines.processes.cores import available_cores, cores_of_quota, server_threads
+from nowait.fleet import platform
+from nowait.fleet.platform import available_cores, cores_of_quota, server_threads
 from nowait.numerics.chunks import LARGE
 
 METHOD = nw.RennalaSGD(nw.Constant(0.25), batch=2)
@@ -53,9 +53,9 @@ def test_the_number_of_threads(asked, length, workers, num_cores, expected):
 
 
 def test_processes_poll_for_messages_only_on_a_gpu_and_if_each_has_a_core():
-    assert cores.spin_seconds(on_device=True, workers=2, cores=4) == cores.SPIN_SECONDS > 0
-    assert cores.spin_seconds(on_device=True, workers=3, cores=4) == 0
-    assert cores.spin_seconds(on_device=False, workers=1, cores=64) == 0
+    assert platform.spin_seconds(on_device=True, workers=2, cores=4) == platform.SPIN_SECONDS > 0
+    assert platform.spin_seconds(on_device=True, workers=3, cores=4) == 0
+    assert platform.spin_seconds(on_device=False, workers=1, cores=64) == 0
 
 
 @pytest.mark.parametrize("text", ["", "max 100000", "-1 100000", "100000 0", "garbage", "1 x"])
@@ -69,9 +69,9 @@ def quota(folder, text):
 
 
 def test_the_cores_of_a_container_are_those_of_its_quota(tmp_path, monkeypatch):
-    monkeypatch.setattr(cores, "CGROUPS", tmp_path)
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: range(16), raising=False)
-    monkeypatch.setattr(cores, "_groups", lambda: ["slice/own", "slice", "."])
+    monkeypatch.setattr(platform, "CGROUPS", tmp_path)
+    monkeypatch.setattr(platform.os, "sched_getaffinity", lambda process: range(16), raising=False)
+    monkeypatch.setattr(platform, "_groups", lambda: ["slice/own", "slice", "."])
     assert available_cores() == 16
     quota(tmp_path / "slice", "650000 100000")
     assert available_cores() == 6
@@ -80,8 +80,8 @@ def test_the_cores_of_a_container_are_those_of_its_quota(tmp_path, monkeypatch):
 
 
 def test_a_quota_of_the_first_version_of_control_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(cores, "CGROUPS", tmp_path)
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: range(16), raising=False)
+    monkeypatch.setattr(platform, "CGROUPS", tmp_path)
+    monkeypatch.setattr(platform.os, "sched_getaffinity", lambda process: range(16), raising=False)
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")

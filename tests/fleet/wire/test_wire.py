@@ -14,14 +14,14 @@ import nowait as nw
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import sampler
 from nowait.engines.network.gateway import Disconnected, Gateway
-from nowait.engines.network.messages import SMALL, Message, MessageKind
 from nowait.engines.network.server_vectors import ServerVectors
-from nowait.engines.network.wire_options import sent_through
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.encoded_computation import EncodedComputation
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
+from nowait.fleet.options import sent_through
+from nowait.fleet.wire.messages import SMALL, Message, MessageKind
+from nowait.fleet.wire.records import REPORT, Instruction, ReportKind
+from nowait.fleet.wire.shared import SharedSlots
 from nowait.problems.encodings import AS_THEY_ARE, Encodings, codec_of
 from nowait.recording import describe
 from nowait.recording.sent import Sent

@@ -12,10 +12,17 @@ pytest.importorskip("cryptography")
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from nowait.engines.network import protocol, secure
-from nowait.engines.network.messages import HEAD, LIMITS, MOST_BODY, MOST_RECORD, Format, MessageKind
-from nowait.engines.network.protocol import MOST_FIRST_PAYLOAD, SENT_PAYLOAD, Connection
-from nowait.engines.network.secure import (
+from nowait.fleet.wire import connection, secure
+from nowait.fleet.wire.connection import MOST_FIRST_PAYLOAD, SENT_PAYLOAD, Connection
+from nowait.fleet.wire.messages import (
+    HEAD,
+    LIMITS,
+    MOST_BODY,
+    MOST_RECORD,
+    Format,
+    MessageKind,
+)
+from nowait.fleet.wire.secure import (
     GREETING_BYTES,
     HEADER,
     MOST_PAYLOAD,
@@ -218,7 +225,7 @@ def test_keys_change_while_frames_are_sent(encrypt, monkeypatch):
     keys = set()
     for frame in split(outgoing(client)):
         feed(server, frame)
-        keys.add(server._receiver._cipher._state._key)
+        keys.add(server._cipher._state._key)
     assert len(keys) == 7
 
 
@@ -537,7 +544,7 @@ def test_sizes_are_checked_before_memory_is_allocated():
 
 def test_an_announced_size_takes_no_memory_before_its_bytes_arrive():
     client, server = connected()
-    assembly = server._receiver._assembly
+    assembly = server._assembly
     head = HEAD.pack(MessageKind.REPORTS, MOST_BODY - HEAD.size, 0, 0)
     for arrived, payload in ((16, head), (17, b"x"), (20, b"xyz"), (1 << 20, bytes((1 << 20) - 20))):
         assert feed(server, sealed(client, (BODY, payload))) == []
@@ -589,4 +596,4 @@ def test_vectors_are_sealed_only_when_the_frame_before_was_sent():
     vectors = [np.zeros(40_000)] * 50
     client.send(MessageKind.REPORTS, b"", vectors)
     assert len(client.outgoing()) <= SENT_PAYLOAD + OVERHEAD
-    assert protocol.SENT_PAYLOAD <= MOST_PAYLOAD
+    assert connection.SENT_PAYLOAD <= MOST_PAYLOAD

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from nowait.engines.processes.shared import LARGE_SLOT_BYTES, SharedSlots, slot_bytes
+from nowait.fleet.wire.shared import LARGE_SLOT_BYTES, SharedSlots, slot_bytes
 
 
 @pytest.mark.parametrize("length", [LARGE_SLOT_BYTES // 4, LARGE_SLOT_BYTES // 4 + 1, 300_000])

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from nowait.engines.processes.messages import LENGTH, MessageStream
+from nowait.fleet.wire.stream import LENGTH, MessageStream
 
 
 @pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_SEQPACKET], ids=["stream", "packets"])

@@ -22,11 +22,11 @@ from forked_zygotes import children
 from nowait.engines.processes import local, pool
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.platform import portable
 from nowait.engines.processes.pool import Ended, start_zygote
 from nowait.engines.processes.spawned import run_worker
 from nowait.engines.workers import failures
 from nowait.engines.workers.transport import Died, Gone, Reports
+from nowait.fleet.platform import portable
 from nowait.testing import CATALOGUE
 
 pytestmark = pytest.mark.new_interpreter
