@@ -8,7 +8,7 @@ pytest.importorskip("cryptography")
 
 import nowait as nw
 from nowait.engines.listen.pauses import Pauses
-from nowait.engines.listen.preparing import prepare_to_listen
+from nowait.fleet.preparing import prepare_to_listen
 from nowait.engines.listen.table import HostTable, what_is_missing
 from nowait.engines.network.adoption import Adoption
 from nowait.fleet.wire.messages import Joining

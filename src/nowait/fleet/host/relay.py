@@ -20,7 +20,7 @@ from nowait.core import Ticket
 from nowait.core.types import Vector
 from nowait.fleet.host.host import Machine, Pool, Resources
 from nowait.fleet.host.launch import Zygote
-from nowait.fleet.server.events import HOME, HostEvent, HostGone, HostLeaves, HostReady, ProcessDied, SendOrder
+from nowait.fleet.server.events import HostEvent, HostGone, HostLeaves, HostReady, ProcessDied, SendOrder
 from nowait.fleet.wire.connection import Address, DisconnectedError, HostSocket
 from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.messages import (
@@ -52,6 +52,8 @@ CLOCK_ERROR = 0.1
 """Seconds by which two measurements of the difference between two clocks may differ."""
 LEFT = "the host was told to leave"
 """The reason of a relay that ends because of ``leave``."""
+THIS_HOST = 1
+"""The number of the only host of the machine. It may leave, which ``HOME`` does not."""
 ORDERS, REPLY = int(MessageKind.ORDERS), int(MessageKind.REPLY)
 
 
@@ -126,18 +128,13 @@ class Relay:
     def open(self) -> None:
         """Give the job to the zygote. It is loaded while ``run`` passes messages."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._zygote.close)
             self._machine = Machine(self._resources, self._hub, self._on_reports)
             stack.callback(self._machine.close)
             self._alarm, self._wake = os.pipe()
             stack.callback(os.close, self._alarm)
             stack.callback(os.close, self._wake)
             self._hub.add(self._alarm, self._on_alarm)
-            self._machine.open()
-            self._machine.pause()
-            self._pool: Pool = self._machine.add(
-                self._zygote.control, self._on_event, host=HOME, seats=math.inf, zygote=self._zygote
-            )
+            self._pool: Pool = self._machine.add(self._zygote, self._on_event, seats=math.inf, host=THIS_HOST)
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -174,7 +171,9 @@ class Relay:
         """Use a connection. The server starts workers as on a new host, but can use the processes that run."""
         self._server, self._broken, self._is_ready, self._waits_to_write = server, None, False, False
         self._last_sent, self._in_transit = monotonic(), 0
-        self._uncertain = dict.fromkeys(self._running.values(), math.inf)
+        latest = {number: serial for serial, number in self._running.items()}  # an earlier one was killed, and dies
+        self._running = {serial: number for number, serial in latest.items()}
+        self._uncertain = dict.fromkeys(latest, math.inf)
         self._read_reports(reading=False)
         self._hub.add(server.fd, self._read)
         if self.loaded:
@@ -312,8 +311,10 @@ class Relay:
             self._reason = self._reason or cause
 
     def _on_death(self, serial: int, code: int) -> None:
-        number = self._running.pop(serial)
-        del self._began[serial]
+        number = self._running.pop(serial, None)
+        self._began.pop(serial, None)
+        if number is None:
+            return
         if number not in self._running.values():
             del self._sends[number]
             self._uncertain.pop(number, None)
@@ -324,7 +325,7 @@ class Relay:
         """Read reports or not: while enough messages are in transit, they collect into a larger batch."""
         reading = reading and self._is_ready and self._in_transit < MESSAGES_IN_TRANSIT
         if reading and not self._is_reading:
-            self._machine.resume()
+            self._machine.open()
         elif self._is_reading and not reading:
             self._machine.pause()
         self._is_reading = reading

@@ -307,8 +307,8 @@ Action = (
 
 SendOrder = Callable[[Ticket, int, int], None]
 """``send(ticket, slot, instruction)`` sends an order to one process; it does nothing if the process is gone."""
-Emit = Callable[[HostEvent], None]
-"""Passes an event on to the fleet. What the fleet decides is executed before it returns, which may close a host."""
+Emit = Callable[[HostEvent | FingerprintAsked], None]
+"""Passes an event of a host, or that one waits for the fingerprint of the problem, on to the fleet. What the fleet decides is executed before it returns, which may close a host."""
 TakeReports = Callable[[bytes, Any], None]
 """``take(records, gradients)``: reports of workers have arrived, with gradients by worker number."""
 

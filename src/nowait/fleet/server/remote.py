@@ -19,6 +19,7 @@ import numpy as np
 from nowait.core import Ticket
 from nowait.core.memory import Slots
 from nowait.core.types import Vector
+from nowait.fleet.platform import is_ready
 from nowait.fleet.server.events import Emit, ProcessDied, SendOrder, TakeReports
 from nowait.fleet.wire.connection import DisconnectedError, Link
 from nowait.fleet.wire.hub import Hub
@@ -353,6 +354,11 @@ class RemoteHost:
             self.lose(str(error), wrong=True)
         if self._broken:
             self.lose(self._broken)
+
+    def read_all(self) -> None:
+        """Handle all messages that have arrived: the host has exited, and no more will come."""
+        while not self.link.closed and (self.link.connection.has_input or is_ready(self.link.fd, 0)):
+            self.read()
 
     def handle(self, message: Message) -> None:
         """Handle a message. Raises ``ProtocolError`` if it is wrong."""

@@ -275,8 +275,7 @@ class ListenSource:
 
     def open_home(self) -> None:
         """Launch the zygote of the evaluator."""
-        zygote = Zygote.launch(1)
-        self._machine.add(zygote.control, self._emit, host=HOME, seats=0, zygote=zygote, log=self._log)
+        self._machine.add(Zygote.launch(1), self._emit, seats=0, log=self._log)
 
     @property
     def instructions(self) -> str:
