@@ -1,8 +1,8 @@
 """The host's side of a run: passes messages between the server and the worker processes of this machine.
 
 The processes survive their connection. When it breaks and is made again, they keep their serial numbers: the server is
-told which of them still run, uses those whose workers it wants, and kills the others. What they computed for the
-earlier connection is dropped: the server has lost these tickets, and the gradient might be overwritten while it is sent.
+told which of them still run, uses those whose workers it wants, and kills the others. What they computed for an
+earlier connection is dropped: the server has lost that ticket, and the gradient might be overwritten while it is sent.
 """
 
 from __future__ import annotations
@@ -37,8 +37,17 @@ from nowait.fleet.wire.messages import (
     MessageKind,
     text_of,
 )
-from nowait.fleet.wire.records import AUDITED, BEGIN, GRACE_SECONDS, GRADIENT, HURRY, LEAVING, READY, REPORT
-from nowait.fleet.wire.records import WITH_DETAILS
+from nowait.fleet.wire.records import (
+    AUDITED,
+    BEGIN,
+    GRACE_SECONDS,
+    GRADIENT,
+    HURRY,
+    LEAVING,
+    READY,
+    REPORT,
+    WITH_DETAILS,
+)
 from nowait.fleet.wire.secure import ProtocolError
 from nowait.fleet.wire.shared import SharedSlots
 

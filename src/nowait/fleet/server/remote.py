@@ -1,4 +1,4 @@
-"""One host on another machine: its connection, its workers, and the vectors that travel to it and from it.
+"""One host on another machine, as the server reaches it: its connection, its orders and its reports.
 
 Orders are collected, and sent in batches; gradients arrive with the reports. A host that sends something wrong is
 disconnected, and the run goes on.
@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol, final
 
-import numpy as np
-
 from nowait.core import Ticket
-from nowait.core.memory import Slots
 from nowait.core.types import Vector
 from nowait.fleet.platform import is_ready
 from nowait.fleet.server.events import Emit, ProcessDied, SendOrder, TakeReports
+from nowait.fleet.server.vectors import HostPoints, ServerVectors
 from nowait.fleet.wire.connection import DisconnectedError, Link
 from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.messages import (
@@ -30,17 +28,26 @@ from nowait.fleet.wire.messages import (
     START,
     Message,
     MessageKind,
-    Shapes,
     details_of,
     exit_of,
     ready_of,
     request_time,
     text_of,
 )
-from nowait.fleet.wire.records import AUDITED, CHECKSUM, ERROR, GRADIENT, LEAVING, LOADING, MISFIT, READY, REPORT
-from nowait.fleet.wire.records import TRAINING_LOSS, computes
+from nowait.fleet.wire.records import (
+    AUDITED,
+    CHECKSUM,
+    ERROR,
+    GRADIENT,
+    LEAVING,
+    LOADING,
+    MISFIT,
+    READY,
+    REPORT,
+    TRAINING_LOSS,
+    computes,
+)
 from nowait.fleet.wire.secure import ProtocolError
-from nowait.problems.encodings import Bytes, Encodings
 
 MESSAGES_AT_ONCE = 64
 """How many messages of one host are handled before others get their turn."""
@@ -94,141 +101,13 @@ class Exchange:
 
 
 @final
-class HostPoints:
-    """Decides which slot of a host has which version of params, so that no version is sent to a host that has it.
-
-    A host has as many slots for points as it has workers at most. A worker uses its slot until it gets its next order,
-    which comes after its report. A slot that nobody uses keeps its version until the slot is needed for another one.
-
-    >>> points = HostPoints()
-    >>> (
-    ...     points.place(worker=0, version=7),
-    ...     points.place(worker=1, version=7),
-    ...     points.place(worker=0, version=8),
-    ... )
-    ((0, True), (0, False), (1, True))
-    """
-
-    def __init__(self) -> None:
-        self._slot_of_worker: dict[int, int] = {}
-        self._slot_of_version: dict[int, int] = {}
-        self._versions: list[int] = []
-        """The version in each slot."""
-        self._users: list[int] = []
-        """How many workers use each slot."""
-        self._unused: dict[int, None] = {}
-        """The slots that nobody uses, the oldest first."""
-
-    def place(self, worker: int, version: int) -> tuple[int, bool]:
-        """Return the slot for the point of a worker's next order, and True if the version has to be sent."""
-        self.leave(worker)
-        slot, missing = self._slot_of_version.get(version), False
-        if slot is None:
-            slot, missing = self._slot_for(version), True
-        self._unused.pop(slot, None)
-        self._users[slot] += 1
-        self._slot_of_worker[worker] = slot
-        return slot, missing
-
-    def leave(self, worker: int) -> None:
-        """Note that a worker does not use its slot any longer."""
-        slot = self._slot_of_worker.pop(worker, None)
-        if slot is not None:
-            self._users[slot] -= 1
-            if self._users[slot] == 0:
-                self._unused[slot] = None
-
-    def _slot_for(self, version: int) -> int:
-        """Return a slot for a version that the host does not have."""
-        if self._unused:
-            slot = next(iter(self._unused))
-            del self._slot_of_version[self._versions[slot]]
-            self._versions[slot] = version
-        else:
-            slot = len(self._versions)
-            self._versions.append(version)
-            self._users.append(0)
-        self._slot_of_version[version] = slot
-        return slot
-
-
-@final
-class ServerVectors:
-    """Points as they are sent, encoded once for all hosts, and where gradients are received and decoded."""
-
-    def __init__(self, points: Slots, gradients: Slots, encodings: Encodings) -> None:
-        self._points, self._gradients = points, gradients
-        self._codecs = encodings.codecs(points.length, points.dtype)
-        self.shapes = Shapes.of(self._codecs, points.length, points.dtype)
-        """How vectors are sent; hosts need to know it."""
-        self._encoded_points: dict[int, tuple[int, Bytes]] = {}
-        """The version and the code of the point in each slot that was sent. A slot is not written while one of its
-        tickets is in flight, so neither is its code."""
-        self._received: dict[int, Bytes] = {}
-        """Where the codes of large gradients are received, by worker."""
-        self._unwanted: Any = None
-
-    def warm_up(self) -> None:
-        """Load or compile what is needed, before the run's clock starts."""
-        self._codecs.warm_up(self._points.length, self._points.dtype)
-
-    def point(self, slot: int, version: int) -> Any:
-        """Return the point in a slot, as it is sent. A version is encoded once."""
-        codec = self._codecs.points
-        if codec is None:
-            return self._points[slot]
-        known, code = self._encoded_points.get(slot, (-1, None))
-        if code is None:
-            code = np.zeros(codec.num_bytes, np.uint8)
-        if known != version:
-            codec.encode(self._points[slot], code)
-            self._encoded_points[slot] = (version, code)
-        return code
-
-    def destination(self, worker: int) -> Any:
-        """Return where the next large gradient of a worker is received."""
-        if self._codecs.gradients is None:
-            return self._gradients[worker]
-        if worker not in self._received:
-            self._received[worker] = self._new_vector()
-        return self._received[worker]
-
-    @property
-    def unwanted(self) -> Any:
-        """The vector into which gradients are received that nobody reads."""
-        if self._unwanted is None:
-            self._unwanted = self._new_vector()
-        return self._unwanted
-
-    def _new_vector(self) -> Any:
-        length, dtype = self.shapes.gradients
-        return np.empty(length, dtype)
-
-    def decoded(self, received: Mapping[int, Any]) -> Mapping[int, Vector]:
-        """Return the gradients that were received, by worker. Raises ``ProtocolError`` if one cannot be decoded."""
-        codec = self._codecs.gradients
-        if codec is None:
-            return received
-        decoded = {}
-        for worker, code in received.items():
-            out = decoded[worker] = self._gradients[worker]
-            try:
-                codec.decode(code, out)
-            except ValueError as error:
-                raise ProtocolError(f"a gradient cannot be decoded: {error}") from None
-        return decoded
-
-
-@final
 class RemoteHost:
     """A host on another machine, as the server reaches it: the port of its workers, and the end of its connection.
 
     ``forget(host)`` is called once the connection is closed.
     """
 
-    def __init__(
-        self, exchange: Exchange, link: Link, identity: bytes, forget: Callable[[RemoteHost], None]
-    ) -> None:
+    def __init__(self, exchange: Exchange, link: Link, identity: bytes, forget: Callable[[RemoteHost], None]) -> None:
         self.identity, self._exchange, self._forget = identity, exchange, forget
         self.number = UNKNOWN
         self.link, self._hub, self._vectors = link, exchange.hub, exchange.vectors
@@ -239,7 +118,7 @@ class RemoteHost:
         self.ready = self.delivered = False
         """Whether processes can be started, and whether a worker has delivered a gradient."""
         self.starts, self.first_start = 0, math.inf
-        """How many processes were started, and when the first of them was; infinity if none was."""
+        """How many processes were started or adopted, and when the first of them was; infinity if none was."""
         self.exits_by = math.inf
         """When its connection is closed, at the latest, because the host was told to exit."""
         self.processes: dict[int, int] = {}
@@ -260,9 +139,6 @@ class RemoteHost:
 
     def start(self, number: int, serial: int, began: float) -> SendOrder:
         """Start a process on the host."""
-        if not self.starts:
-            self.first_start = monotonic()
-        self.starts += 1
         self.processes[serial], self._serials[number] = number, serial
         return self._started(MessageKind.START, number, serial, began)
 
@@ -271,6 +147,9 @@ class RemoteHost:
         return self._started(MessageKind.ADOPT, number, serial, began)
 
     def _started(self, kind: MessageKind, number: int, serial: int, began: float) -> SendOrder:
+        if not self.starts:
+            self.first_start = monotonic()
+        self.starts += 1
         self.flush()  # these orders are for processes that the host has
         self.send(kind, START.pack(number, serial, began + self.clock_ahead))
         return partial(self.order, number)
@@ -309,11 +188,6 @@ class RemoteHost:
             self._write()
 
     # Sending
-
-    @property
-    def queued(self) -> int:
-        """How many parts of messages wait to be sent."""
-        return self.link.connection.queued
 
     def send(self, kind: MessageKind, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Send a message; to a host that is gone or told to exit nothing. Vectors must not change until they are sent.

@@ -20,17 +20,18 @@ from nowait.fleet.options import Listen
 from nowait.fleet.server.admission import NO_DRAIN_KEY, Admission, Refusals
 from nowait.fleet.server.events import (
     HOME,
-    Emit,
     FingerprintAsked,
     HostGone,
     HostLeaves,
     HostReady,
     Port,
+    SourceEmit,
     TakeReports,
 )
 from nowait.fleet.server.gateway import Gateway
 from nowait.fleet.server.patience import SECONDS_BETWEEN_WARNINGS, Silence, Wait
-from nowait.fleet.server.remote import Exchange, RemoteHost, ServerVectors
+from nowait.fleet.server.remote import Exchange, RemoteHost
+from nowait.fleet.server.vectors import ServerVectors
 from nowait.fleet.wire.connection import ENDED
 from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.job import Offer, Requests, to_bytes, user_sources
@@ -251,7 +252,7 @@ class ListenSource:
         """How many bytes were received from other machines and sent to them."""
         return self._gateway.traffic
 
-    def open(self, emit: Emit, take: TakeReports) -> None:
+    def open(self, emit: SourceEmit, take: TakeReports) -> None:
         """Listen, and launch the zygote of the evaluator."""
         resources, listen, self._emit = self._resources, self._listen, emit
         with contextlib.ExitStack() as stack:

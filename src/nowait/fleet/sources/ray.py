@@ -23,19 +23,19 @@ from nowait.fleet.host.launch import Zygote
 from nowait.fleet.options import RayCluster
 from nowait.fleet.server.events import (
     HOME,
-    Emit,
-    FingerprintAsked,
     Gradients,
     HostEvent,
     HostGone,
     HostLeaves,
     HostReady,
     Port,
+    SourceEmit,
     TakeReports,
 )
 from nowait.fleet.server.gateway import Gateway
 from nowait.fleet.server.patience import SECONDS_BETWEEN_WARNINGS, BackOff, Silence, Wait
-from nowait.fleet.server.remote import Exchange, RemoteHost, ServerVectors
+from nowait.fleet.server.remote import Exchange, RemoteHost
+from nowait.fleet.server.vectors import ServerVectors
 from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.messages import Message, MessageKind, grace_seconds
 from nowait.fleet.wire.records import GRADIENT, REPORT
@@ -268,7 +268,7 @@ class RaySource:
         """How many bytes were received from other machines and sent to them."""
         return self._gateway.traffic
 
-    def open(self, emit: Emit, take: TakeReports) -> None:
+    def open(self, emit: SourceEmit, take: TakeReports) -> None:
         """Bind the sockets, ask Ray for hosts, and launch the zygote of the evaluator."""
         from nowait.fleet.sources.ray_nodes import HostProvisioner, driver_ip
 
@@ -341,7 +341,7 @@ class RaySource:
         host.is_local = True
         self._machine.add(control, self._on_local_event, seats=host.size, host=host.number, name=host.node)
 
-    def _on_local_event(self, event: HostEvent | FingerprintAsked) -> None:
+    def _on_local_event(self, event: HostEvent) -> None:
         number = event.host if isinstance(event, (HostReady, HostGone, HostLeaves)) else HOME
         host = self._hosts.by_number.get(number)
         if host is None:
@@ -425,7 +425,9 @@ class RaySource:
         self._emit(HostLeaves(host.number, seconds))
 
     def _lose(self, host: HostRecord, cause: str, *, lasting: bool = False) -> None:
-        """Give up a host, for a cause that may be lasting."""
+        """Give up a host, for a cause that may be lasting. It may be gone already."""
+        if host.number not in self._hosts.by_number:
+            return
         self._hosts.lose(host, monotonic())
         if host.remote is not None:
             host.remote.close()
@@ -469,9 +471,8 @@ class RaySource:
                 host.remote.read_all()
             elif host.is_local:
                 self._machine.drain()
-            if host.number in self._hosts.by_number:
-                cause, lasting = self._provisioner.why(host)
-                self._lose(host, cause, lasting=lasting)
+            cause, lasting = self._provisioner.why(host)
+            self._lose(host, cause, lasting=lasting)
 
     def _check_error(self, error: Exception | None, now: float) -> None:
         """Log that a call to Ray failed. At the start that ends the run; later it is tried again."""
