@@ -183,7 +183,7 @@ def test_an_end_that_waits_behind_data_arrives_although_the_host_goes_on_sending
 
 
 def test_a_host_that_was_told_to_exit_has_some_seconds(stack):
-    door, host = connected(stack)
+    door, _ = connected(stack)
     door.host().end()
     now = door.host().exits_by - SECONDS_TO_EXIT
     door.gateway.tick(now + SECONDS_TO_EXIT - 1.0)
