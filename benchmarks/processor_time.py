@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-ROLES = {b"nowait.engines.processes.zygote": "workers", b"ray::Host": "hosts", b"ray::": "actors of Ray's pattern"}
+ROLES = {b"nowait.fleet.host.zygote": "workers", b"ray::Host": "hosts", b"ray::": "actors of Ray's pattern"}
 """What a process does, by a part of its command."""
 ROLE_NAMES = ("driver", *ROLES.values(), "Ray's own processes")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 
 from forked_zygotes import TEMPLATES
-from nowait.engines.processes import pool
 from nowait.engines.simulator import cold
+from nowait.fleet.host import launch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models of tests come from configs: nothing is downloaded
 cold.PATIENCE.gradients = 0  # on a fresh machine, too, short runs of tests go the compiled way
@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job 
 def forked_zygotes(request, monkeypatch):
     """Fork the zygotes of this process from one that has imported the library."""
     if request.node.get_closest_marker("new_interpreter") is None:
-        monkeypatch.setattr(pool, "subprocess", TEMPLATES)
+        monkeypatch.setattr(launch, "subprocess", TEMPLATES)
         imports_torch = "torch" in vars(request.module) or request.module.__name__ == "test_examples"
         TEMPLATES.with_torch = imports_torch and "torch" in sys.modules
 

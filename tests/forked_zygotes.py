@@ -39,7 +39,7 @@ class Forked:
 class Templates:
     """The processes that fork zygotes: started when they are needed, one for each environment that libraries read.
 
-    Has the names that ``nowait.engines.processes.pool`` uses of the module ``subprocess``.
+    Has the names that ``nowait.fleet.host.launch`` uses of the module ``subprocess``.
     """
 
     DEVNULL = subprocess.DEVNULL
@@ -118,7 +118,7 @@ def serve(connection):
         if not request:
             return
         code, env, folder, descriptors, with_torch = pickle.loads(request)
-        import_what_zygotes_need(with_torch, with_numba="modules=['nowait." in code)
+        import_what_zygotes_need(with_torch, with_numba="modules=['nowait." in code or "warm=True" in code)
         process = fork(lambda: execute(code, env, folder, (1, 2, *descriptors), received))  # noqa: B023
         connection.send(process.to_bytes(8, "little"))
         for descriptor in received:
@@ -128,7 +128,7 @@ def serve(connection):
 @cache
 def import_what_zygotes_need(with_torch, with_numba):
     """Import it here once. ``pytest`` is imported where a problem is defined in a module of tests."""
-    for name in ("pytest", "nowait.engines.processes.zygote", *(["nowait.pytorch"] if with_torch else [])):
+    for name in ("pytest", "nowait.fleet.host.zygote", *(["nowait.pytorch"] if with_torch else [])):
         importlib.import_module(name)
     if with_numba:
         importlib.import_module("nowait.problems").NoisyQuadratic(2).prepare()  # as zygotes do before they fork

@@ -21,8 +21,8 @@ from forked_zygotes import TEMPLATES
 from nowait.core import Server
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
-from nowait.engines.processes.pool import THREAD_VARIABLES
 from nowait.engines.workers import failures
+from nowait.fleet.host.launch import THREAD_VARIABLES
 from nowait.fleet.options import WorkerOptions
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json

@@ -18,9 +18,9 @@ import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, shared_memory, train_until
 from forked_zygotes import children
 from nowait.core import sampler
-from nowait.engines.processes import local
 from nowait.engines.workers import failures
 from nowait.engines.workers.clock import SystemClock
+from nowait.fleet.host import launch
 from nowait.fleet.platform import portable
 from nowait.fleet.wire.shared import SharedSlots
 from nowait.testing import CATALOGUE
@@ -585,6 +585,6 @@ def test_polling_before_sleeping_finds_the_same_input():
 
 
 def test_workers_poll_for_orders_if_they_are_told_to(monkeypatch):
-    monkeypatch.setattr(local, "spin_seconds", lambda **_: 1e-3)
+    monkeypatch.setattr(launch, "spin_seconds", lambda **_: 1e-3)
     run = nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=20)
     assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)

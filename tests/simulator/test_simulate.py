@@ -10,8 +10,8 @@ import pytest
 
 import nowait as nw
 from nowait.core import Method
-from nowait.engines.workers.computation import Computation
 from nowait.fleet.wire.records import ReportKind
+from nowait.fleet.worker.compute import Computation
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.2, sigma=0.1)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))

@@ -24,10 +24,9 @@ from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.listen import prepare_to_listen
-from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
-from nowait.engines.processes.pool import Zygote, ZygoteCopy
 from nowait.engines.session import Parts
+from nowait.fleet.host.launch import Zygote, ZygoteCopy, launch_zygote
 from nowait.fleet.options import Listen, RayCluster, WorkerOptions, sent_through
 from nowait.fleet.platform import available_cores, require_ray_hosts, server_threads
 from nowait.fleet.wire.shared import shared_slots

@@ -17,7 +17,7 @@ from nowait.api.train import train
 from nowait.api.train_arguments import TOGETHER, check_slowdown, checked_workers
 from nowait.core import Output, Problem, Update, checks
 from nowait.engines.cluster import connected, import_ray
-from nowait.engines.processes.local import shared_zygote
+from nowait.fleet.host.launch import shared_zygote
 from nowait.fleet.options import RayCluster, checked_engine
 from nowait.html.numbers import shown
 from nowait.recording import Interrupted, Run, checked_callbacks

@@ -17,15 +17,20 @@ import numpy as np
 from nowait.core.audit import Audit
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.workers.computation import AUDITED_OR, Computation, checksums, reports_before
-from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
 from nowait.fleet.wire.records import (
+    AUDIT,
+    AUDITED,
     FINGERPRINTER,
+    GRADIENT,
     REPORT,
     Instruction,
     ReportKind,
 )
+from nowait.fleet.worker.compute import (
+    Computation,
+)
+from nowait.fleet.worker.worker import EvaluatorTask
 from nowait.recording.best import BestFile
 
 SIGKILL = 9
@@ -271,7 +276,7 @@ class ScriptedTransport:
             out = np.empty_like(self._points.views[0])
             computation = Computation(worker, self._problem, self._seed, out, self._send_details)
             self._gradients[worker] = out
-            more = reports_before(checksums(worker, out, self._audit, self._seed), computation.more_reports)
+            more = computation.reports_before(self._audit)
         process = self._processes[serial] = _Process(worker, serial, place, began, computation, more)
         self.started.append((worker, place))
         self.open_channels += 1
@@ -388,11 +393,9 @@ class ScriptedTransport:
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:
-            if instruction >= Instruction.AUDIT:
-                with process.computation.instead_of(instruction - Instruction.AUDIT):
-                    kind = process.computation.compute(ticket, job, point, Instruction.KEEP)
-                return REPORT.pack(ticket, 0.0, 0.0, process.worker, AUDITED_OR.get(kind, kind))
             kind = process.computation.compute(ticket, job, point, instruction)
+            if instruction >= AUDIT:
+                return REPORT.pack(ticket, 0.0, 0.0, process.worker, AUDITED if kind == GRADIENT else kind)
             started = self._time - process.began - sending - seconds
             report = REPORT.pack(ticket, started, seconds, process.worker, kind)
             return report if process.more_reports is None else process.more_reports(ticket, job, kind) + report

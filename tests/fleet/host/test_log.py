@@ -7,8 +7,8 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.processes import log
-from nowait.engines.processes.log import OutputLimit, open_log
+from nowait.fleet.host import log
+from nowait.fleet.host.log import OutputLimit, open_log
 
 
 @pytest.fixture

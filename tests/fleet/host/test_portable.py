@@ -15,8 +15,6 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty, train_until
-from nowait.engines.processes.spawned import end_with
-from nowait.engines.workers.computation import LONGEST_TEXT
 from nowait.fleet import platform
 from nowait.fleet.platform import (
     DetailsSocket,
@@ -26,6 +24,8 @@ from nowait.fleet.platform import (
     portable,
 )
 from nowait.fleet.wire.shared import Payload, SharedSlots, unpickle
+from nowait.fleet.worker.compute import LONGEST_TEXT
+from nowait.fleet.worker.worker import end_with
 from nowait.testing import ENGINE_CHECKS
 
 pytestmark = pytest.mark.new_interpreter
@@ -152,7 +152,7 @@ def test_workers_are_fresh_interpreters_that_start_with_nothing_of_the_zygote(sw
         def gradient(self, point, sample):
             if sample.job == 0:
                 with open("/proc/self/cmdline", "rb") as file:
-                    print(b"spawned import main" in file.read())  # noqa: T201
+                    print(b"worker.worker import main" in file.read())  # noqa: T201
             return super().gradient(point, sample)
 
     nw.train(Said(), ASYNCHRONOUS, workers=2, steps=40, folder=tmp_path / "run")

@@ -19,14 +19,15 @@ import pytest
 import nowait as nw
 from faulty import Faulty, train_until
 from forked_zygotes import children
-from nowait.engines.processes import local, pool
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.pool import Ended, start_zygote
-from nowait.engines.processes.spawned import run_worker
+from nowait.engines.processes.pool import Ended
 from nowait.engines.workers import failures
 from nowait.engines.workers.transport import Died, Gone, Reports
+from nowait.fleet.host import launch
+from nowait.fleet.host.launch import start_zygote
 from nowait.fleet.platform import portable
+from nowait.fleet.worker.worker import run_worker
 from nowait.testing import CATALOGUE
 
 pytestmark = pytest.mark.new_interpreter
@@ -131,7 +132,7 @@ def test_a_run_that_cannot_be_prepared_leaves_no_zygote(monkeypatch):
         started.append(start_zygote(*arguments, **options))
         return started[-1]
 
-    monkeypatch.setattr(pool, "start_zygote", start)
+    monkeypatch.setattr(launch, "start_zygote", start)
     with pytest.raises(ValueError, match="initial"):
         nw.train(Faulty(dimension=5), ASYNCHRONOUS, workers=2, steps=10, initial=np.zeros(3))
     assert [process.returncode for process in started] == [-signal.SIGKILL]
@@ -274,10 +275,10 @@ class NotesParents(Faulty):
 
 @pytest.mark.skipif(portable(), reason="there zygotes are not forked")
 def test_runs_inside_the_block_get_copies_of_one_zygote(tmp_path, monkeypatch):
-    launched, launch = [], pool.start_zygote
-    monkeypatch.setattr(pool, "start_zygote", lambda *some, **more: launched.append(some) or launch(*some, **more))
+    launched, start = [], launch.start_zygote
+    monkeypatch.setattr(launch, "start_zygote", lambda *some, **more: launched.append(some) or start(*some, **more))
     problem = NotesParents(folder=str(tmp_path))
-    with local.shared_zygote(problem, 2):
+    with launch.shared_zygote(problem, 2):
         for _ in range(2):
             nw.train(problem, ASYNCHRONOUS, workers=2, steps=10, progress=False)
         assert len(launched) == 1
@@ -286,14 +287,14 @@ def test_runs_inside_the_block_get_copies_of_one_zygote(tmp_path, monkeypatch):
 
 
 def test_runs_with_other_settings_get_zygotes_of_their_own():
-    with local.shared_zygote(Faulty(), 1):
+    with launch.shared_zygote(Faulty(), 1):
         run = nw.train(Faulty(), ASYNCHRONOUS, workers=os.cpu_count() + 1, steps=10, progress=False)
     assert run.stats.steps == 10
 
 
 @pytest.mark.skipif(portable(), reason="there zygotes are not forked")
 def test_a_shared_zygote_that_was_killed_is_replaced_by_new_ones():
-    with local.shared_zygote(Faulty(), 2):
+    with launch.shared_zygote(Faulty(), 2):
         for child in children():
             os.kill(child, signal.SIGKILL)
             os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

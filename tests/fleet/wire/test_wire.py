@@ -17,11 +17,11 @@ from nowait.engines.network.gateway import Disconnected, Gateway
 from nowait.engines.network.server_vectors import ServerVectors
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.encoded_computation import EncodedComputation
 from nowait.fleet.options import sent_through
 from nowait.fleet.wire.messages import SMALL, Message, MessageKind
 from nowait.fleet.wire.records import REPORT, Instruction, ReportKind
 from nowait.fleet.wire.shared import SharedSlots
+from nowait.fleet.worker.compute import EncodedComputation
 from nowait.problems.encodings import AS_THEY_ARE, Encodings, codec_of
 from nowait.recording import describe
 from nowait.recording.sent import Sent

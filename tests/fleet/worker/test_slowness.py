@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nowait.engines.processes.worker import _Slowness
 from nowait.fleet.wire.records import ORDER, Instruction, Job
+from nowait.fleet.worker.worker import Slowness
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def pipe():
 
 def slow(reading):
     """Imitate a worker that is slower than any test."""
-    return _Slowness(0, Job(None, 0, 1, "<f8", slowdown={0: 1e9}), SimpleNamespace(began=monotonic(), orders=reading))
+    return Slowness(0, Job(None, 0, 1, "<f8", slowdown={0: 1e9}), SimpleNamespace(began=monotonic(), orders=reading))
 
 
 def test_an_order_that_comes_while_it_waits_is_the_next_one(pipe):

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from nowait.core.memory import Slots
 from nowait.engines.cluster.transport import RayTransport
-from nowait.engines.processes.local import job_of
 from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import run_with_workers
+from nowait.fleet.host.launch import job_of
 from nowait.fleet.options import RayCluster, WorkerOptions
 from nowait.recording import Run
 

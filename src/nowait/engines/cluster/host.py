@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from nowait.engines.network.relay import Relay, connect
-from nowait.engines.processes.pool import start_zygote
 from nowait.engines.signals import first_signals
+from nowait.fleet.host.launch import start_zygote
 from nowait.fleet.wire.connection import Address, DisconnectedError
 from nowait.fleet.wire.messages import Shapes
 from nowait.fleet.wire.records import GRACE_SECONDS

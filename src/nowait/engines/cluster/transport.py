@@ -19,9 +19,10 @@ from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
 from nowait.engines.network.remote import RemotePool, VersionOf
 from nowait.engines.processes.local import LocalPools
-from nowait.engines.processes.pool import WorkerPool, Zygote
+from nowait.engines.processes.pool import WorkerPool
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
+from nowait.fleet.host.launch import Zygote
 from nowait.fleet.options import RayCluster
 from nowait.fleet.wire.messages import MessageKind, grace_seconds
 from nowait.fleet.wire.records import GRADIENT, REPORT

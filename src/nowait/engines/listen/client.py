@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, final
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.listen.machine import Machine, Prepared
+from nowait.engines.listen.machine import Machine
 from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
 from nowait.engines.network.relay import DRAINED, GIVEN_UP, RUN_IS_OVER, Relay, point_slots
 from nowait.engines.signals import first_signals
+from nowait.fleet.host.launch import Prepared
 from nowait.fleet.options import sent_through
 from nowait.fleet.wire.connection import (
     CLOSED_DURING_HANDSHAKE,

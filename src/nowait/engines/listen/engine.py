@@ -8,10 +8,10 @@ from pathlib import Path
 from nowait.core.memory import Slots
 from nowait.core.pickling import dumps
 from nowait.engines.listen.transport import ListenTransport
-from nowait.engines.processes.local import job_of
 from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import run_with_workers
+from nowait.fleet.host.launch import job_of
 from nowait.fleet.options import Listen, WorkerOptions
 from nowait.fleet.wire.secure import read_drain_key, read_server_key
 from nowait.recording import Run

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from pathlib import Path
 from typing import final
 
 from nowait.engines.network.relay import Relay
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.pool import WorkerPool, Zygote
+from nowait.engines.processes.pool import WorkerPool
 from nowait.engines.processes.resources import SharedResources
+from nowait.fleet.host.launch import Prepared
 from nowait.fleet.wire.connection import HostSocket
 from nowait.fleet.wire.job import write_sources
 from nowait.fleet.wire.messages import Welcome
 from nowait.fleet.wire.shared import Payload, SharedSlots
-
-NEEDED_BY_MOST = ("nowait.engines.listen.warm",)
-"""Modules that most problems import. They are imported before the job is there."""
-
-
-@final
-class Prepared:
-    """A zygote that waits for its job, and the empty folder in which it will find the source code of the problem."""
-
-    def __init__(self, threads: int) -> None:
-        with contextlib.ExitStack() as stack:
-            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nowait-worker-")))
-            self.zygote = Zygote.launch(threads, NEEDED_BY_MOST, code=str(self.folder))
-            stack.callback(self.zygote.close)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Kill the zygote and all its processes, and remove the folder."""
-        self._stack.close()
 
 
 @final

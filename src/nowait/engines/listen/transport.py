@@ -20,7 +20,7 @@ from nowait.engines.network.gateway import Disconnected, Failed, Gateway, Gatewa
 from nowait.engines.network.relay import DRAINED, GIVEN_UP
 from nowait.engines.network.remote import RemotePool, VersionOf
 from nowait.engines.processes.local import LocalPools
-from nowait.engines.processes.pool import WorkerPool, Zygote
+from nowait.engines.processes.pool import WorkerPool
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import (
     HOME,
@@ -32,6 +32,7 @@ from nowait.engines.workers.transport import (
     Reports,
     TransportEvent,
 )
+from nowait.fleet.host.launch import Zygote
 from nowait.fleet.options import Listen
 from nowait.fleet.wire.connection import ENDED
 from nowait.fleet.wire.job import Offer, to_bytes, user_sources

@@ -20,9 +20,15 @@ from typing import final
 from nowait.core.types import Vector
 from nowait.engines.network.adoption import Adoption
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.pool import Ended, Leaves, PipeChannel, WorkerPool, Zygote
+from nowait.engines.processes.pool import (
+    Ended,
+    Leaves,
+    PipeChannel,
+    WorkerPool,
+)
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import Died
+from nowait.fleet.host.launch import Zygote
 from nowait.fleet.wire.connection import Address, DisconnectedError, HostSocket
 from nowait.fleet.wire.messages import (
     AHEAD,

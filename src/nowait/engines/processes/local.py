@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import socket
 from collections.abc import Collection, Iterable, Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import final
 
-from nowait.core import Problem
-from nowait.core.memory import HOST, Slots
-from nowait.core.problem import process_settings
-from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool, Zygote, ZygoteCopy
+from nowait.core.memory import Slots
+from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool
 from nowait.engines.processes.resources import SharedResources, shared_resources
 from nowait.engines.session import Parts
 from nowait.engines.workers.clock import SystemClock
@@ -28,13 +23,10 @@ from nowait.engines.workers.transport import (
     Reports,
     TransportEvent,
 )
+from nowait.fleet.host.launch import Zygote, ZygoteCopy, job_of, threads_per_worker
 from nowait.fleet.options import WorkerOptions
-from nowait.fleet.platform import available_cores, portable, spin_seconds
-from nowait.fleet.wire.records import GRACE_SECONDS, Job
+from nowait.fleet.wire.records import GRACE_SECONDS
 from nowait.recording import Run
-
-_shared_zygote: ContextVar[tuple[tuple[int, list[str]], Zygote] | None] = ContextVar("shared_zygote", default=None)
-"""The zygote of ``shared_zygote``, with the settings that it was launched with."""
 
 
 @final
@@ -164,38 +156,6 @@ class LocalTransport:
         return ()
 
 
-def launch_zygote(problem: Problem, num_workers: int) -> Zygote | ZygoteCopy:
-    """Start the zygote of a run, which imports the module of the problem while the run is being prepared."""
-    settings = (_threads(num_workers), _modules_of(problem))
-    shared = _shared_zygote.get()
-    copy = shared[1].copy() if shared is not None and shared[0] == settings else None
-    return Zygote.launch(*settings) if copy is None else copy
-
-
-@contextlib.contextmanager
-def shared_zygote(problem: Problem, num_workers: int) -> Iterator[None]:
-    """Start a zygote that imports once for all runs inside this block which have as many workers; they get copies."""
-    if portable():  # forking is not safe everywhere
-        yield
-        return
-    settings = (_threads(num_workers), _modules_of(problem))
-    with contextlib.closing(Zygote.launch(*settings)) as zygote:
-        before = _shared_zygote.set((settings, zygote))
-        try:
-            yield
-        finally:
-            _shared_zygote.reset(before)
-
-
-def _modules_of(problem: Problem) -> list[str]:
-    """Return the modules that a zygote can import before it has the problem."""
-    kind = type(problem)
-    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
-        return []
-    compiled = ["nowait.problems.kernels"] if kind.__module__.startswith("nowait.problems.") else []
-    return [kind.__module__, *compiled]
-
-
 def train(
     parts: Parts,
     points: Slots,
@@ -207,37 +167,5 @@ def train(
     """Run to the end of the budget with worker processes on this machine."""
     job = job_of(parts, points, options, seed)
     with shared_resources(points, job) as resources:
-        transport = LocalTransport(resources, zygote, _threads(len(parts.server.workers)), options.log)
+        transport = LocalTransport(resources, zygote, threads_per_worker(len(parts.server.workers)), options.log)
         return run_with_workers(transport, parts, options, progress=progress, clock=SystemClock(job.spin_seconds))
-
-
-def _threads(num_workers: int) -> int:
-    """Return how many threads libraries may use in each worker."""
-    return max(1, (os.cpu_count() or 1) // max(1, num_workers))
-
-
-def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
-    """Return the settings that every worker of a run receives at its start.
-
-    In a resumed run they include workers that the server does not have yet: they are started as soon as there is room.
-    """
-    joining = [] if parts.checkpoint is None else parts.checkpoint.wanted
-    memory = None if parts.server.memory is HOST else parts.server.memory
-    spin = spin_seconds(
-        on_device=parts.server.memory.is_queued, workers=len(parts.server.workers), cores=available_cores()
-    )
-    return Job(
-        parts.problem,
-        seed,
-        points.length,
-        points.dtype.str,
-        memory,
-        options.slowdown,
-        options.speeds,
-        workers=tuple(sorted({*parts.server.workers, *joining})),
-        spin_seconds=spin,
-        best=parts.best,
-        wires=parts.wires,
-        process_settings=process_settings(parts.problem),
-        audit=options.audit,
-    )

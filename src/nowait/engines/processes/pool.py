@@ -1,37 +1,24 @@
-"""The server's side of a zygote: launches it, asks it to start and kill workers, and receives their deaths."""
+"""The server's side of a zygote: asks it to start and kill workers, and receives their deaths."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import select
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from nowait.engines.processes.log import open_log
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import Died
+from nowait.fleet.host.launch import Zygote, ZygoteCopy
+from nowait.fleet.host.log import open_log
 from nowait.fleet.platform import is_ready
 from nowait.fleet.wire.records import ORDER
-from nowait.fleet.wire.stream import COPY, LONGEST_MESSAGE, MessageStream
+from nowait.fleet.wire.stream import LONGEST_MESSAGE, MessageStream
 
 SECONDS_TO_END = 2.0
 """How long a zygote that is not a child of this process may take to exit."""
-FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""``torch.cuda.is_available()`` in a user's module then leaves CUDA alone, so that workers can be forked."""
-THREAD_VARIABLES = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
 
 
 class Ready(NamedTuple):
@@ -71,55 +58,6 @@ class PipeChannel:
     def close(self) -> None:
         """Close the pipe; the process exits."""
         os.close(self._pipe)
-
-
-@final
-class Zygote:
-    """A zygote process that is a child of this one, and the socket to it. It has no job until a pool sends one."""
-
-    def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
-        self.control = control
-        self._process = process
-
-    @classmethod
-    def launch(cls, threads: int, modules: Iterable[str] = (), code: str | None = None) -> Zygote:
-        """Start a zygote, which imports these modules while it waits for its job, first from the folder ``code``."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with theirs:
-                return cls(ours, start_zygote(theirs, threads, modules=modules, code=code))
-        except BaseException:
-            ours.close()
-            raise
-
-    def copy(self) -> ZygoteCopy | None:
-        """Return a zygote that this one forks, with what it has imported; None if this one is gone."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            if MessageStream(self.control).send(COPY, [theirs.fileno()], wait=lambda: None):
-                return ZygoteCopy(ours)
-        ours.close()
-        return None
-
-    def close(self) -> None:
-        """Kill it, and with it all processes that it started."""
-        self.control.close()
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-
-@final
-class ZygoteCopy:
-    """A zygote that is a child of another zygote, and the socket to it."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-
-    def close(self) -> None:
-        """Close the socket: it kills its processes and exits. A pool waits for that."""
-        self.control.close()
 
 
 @final
@@ -245,35 +183,3 @@ class WorkerPool:
             self.control.shutdown(socket.SHUT_WR)
             while is_ready(self.control, SECONDS_TO_END) and self.control.recv(LONGEST_MESSAGE):
                 pass
-
-
-def start_zygote(
-    theirs: socket.socket,
-    threads: int,
-    *,
-    limit_output: bool = False,
-    path: Iterable[str] = (),
-    modules: Iterable[str] = (),
-    code: str | None = None,
-) -> subprocess.Popen[bytes]:
-    """Start a zygote at the other end of a socket; it imports modules from where this process does, and from ``path``.
-
-    It looks in the folder ``code`` first, the content of which may change until it gets its job.
-    Its output and that of its workers goes to the standard output of this process, until a pool sends it a log.
-    ``limit_output`` limits the size of that too: only for files that nobody else writes to. It imports ``modules``
-    while it waits for its job.
-    """
-    entries = [*([] if code is None else [code]), *sys.path, *(entry for entry in path if entry not in sys.path)]
-    code = (
-        f"import sys; sys.path[:] = {[str(entry) for entry in entries]!r}; "
-        f"from nowait.engines.processes.zygote import main; "
-        f"main({theirs.fileno()}, limit_output={limit_output}, modules={list(modules)!r})"
-    )
-    defaults = FORKING_VARIABLES | dict.fromkeys(THREAD_VARIABLES, str(threads))
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env=defaults | os.environ,
-    )

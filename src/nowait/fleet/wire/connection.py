@@ -569,7 +569,7 @@ class HostSocket:
     def receive(self) -> Message | None:
         """Return the next message; None if there is none. Raises ``DisconnectedError``."""
         message = self._link.receive()
-        if message is None and (self.blocked or self._link.connection.outgoing()):
+        if message is None and self._link.connection.outgoing():
             self.blocked = not self._link.write()
         return message
 

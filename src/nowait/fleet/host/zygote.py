@@ -21,13 +21,21 @@ import traceback
 from collections.abc import Iterable
 from typing import Protocol, final
 
-from nowait.engines.processes.log import OutputLimit
-from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, open_slots, run_worker
-from nowait.engines.processes.worker import Connections
+import numpy as np
+
+from nowait.fleet.host.log import OutputLimit
 from nowait.fleet.platform import DetailsSocket, portable
 from nowait.fleet.wire.records import NOT_STARTED, Job
 from nowait.fleet.wire.shared import unpickle
 from nowait.fleet.wire.stream import COPY, LONGEST_MESSAGE, MessageStream
+from nowait.fleet.worker.worker import (
+    Connections,
+    Inherited,
+    flush_lines,
+    open_slots,
+    run_worker,
+)
+from nowait.numerics.compiled import warm_up
 from nowait.system import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -35,10 +43,11 @@ SECONDS_BETWEEN_LOOKS = 0.25
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = ()) -> None:
+def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = (), warm: bool = False) -> None:
     """Import modules, then receive a job and serve until the socket closes.
 
-    ``limit_output``: standard output is a log file whose size is limited.
+    ``limit_output``: standard output is a log file whose size is limited. ``warm``: load numba and some compiled
+    functions, which most problems need, while nothing else is to be done: it takes half a second.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in STOPPING:
@@ -46,7 +55,12 @@ def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = ()) ->
     flush_lines()
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
-    _import_all(modules)
+    for name in modules:
+        with contextlib.suppress(Exception, SystemExit):  # an error is reported when the job is loaded
+            importlib.import_module(name)
+    if warm:
+        with contextlib.suppress(Exception):
+            warm_up(np.zeros(1))
     stream = _wait_for_job(MessageStream(control))
     try:
         zygote = _Zygote(stream, limit_output=limit_output)
@@ -69,7 +83,9 @@ def _wait_for_job(stream: MessageStream) -> MessageStream:
             return stream
         stream.messages.popleft()
         theirs = stream.descriptors.popleft()
-        _reap_copies()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # copies that have ended
+                pass
         template = os.getpid()
         if os.fork() == 0:
             die_with_parent(template)
@@ -78,12 +94,6 @@ def _wait_for_job(stream: MessageStream) -> MessageStream:
             stream = MessageStream(socket.socket(fileno=theirs))
         else:
             os.close(theirs)
-
-
-def _reap_copies() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 class Starter(Protocol):
@@ -212,11 +222,30 @@ class _Fork:
         return self._job, connections
 
 
-def _import_all(modules: Iterable[str]) -> None:
-    """Import what the job will need. An error is reported when the job is loaded."""
-    for name in modules:
-        with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(name)
+@final
+class Spawn:
+    """Starts workers as new interpreters. Each reads a pipe that is closed when the zygote exits: its lifeline."""
+
+    def __init__(self, inherited: Inherited) -> None:
+        self._inherited = inherited
+        self._lifeline, self._ours = os.pipe()
+
+    def start(self, worker: int, serial: int, orders: int, began: float) -> int:
+        """Start a worker that reads its orders from a pipe; returns its process id."""
+        inherited = self._inherited
+        code = (
+            f"import sys; sys.path[:] = {[str(entry) for entry in sys.path]!r}; "
+            f"from nowait.fleet.worker.worker import main; "
+            f"main({tuple(inherited)!r}, {worker}, {serial}, {orders}, {began!r}, {self._lifeline})"
+        )
+        descriptors = (*inherited.descriptors, orders, self._lifeline)
+        for fd in descriptors:
+            os.set_inheritable(fd, True)
+        try:
+            return os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+        finally:
+            for fd in descriptors:
+                os.set_inheritable(fd, False)
 
 
 def _write_output_to(log: int) -> None:

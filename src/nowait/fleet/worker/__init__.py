@@ -1,0 +1,1 @@
+"""A worker process: reads orders, computes gradients, and reports."""
