@@ -10,10 +10,8 @@ import random
 import secrets
 import select
 import socket
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple, final
 
@@ -22,7 +20,7 @@ from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.signals import first_signals
 from nowait.fleet.host.host import Mailbox, Resources
-from nowait.fleet.host.launch import Zygote
+from nowait.fleet.host.launch import Prepared
 from nowait.fleet.host.relay import SECONDS_FOR_A_REPLY, Relay, point_slots
 from nowait.fleet.options import sent_through
 from nowait.fleet.server.patience import STEADY_SECONDS, Pauses
@@ -60,8 +58,6 @@ from nowait.recording import Interrupted
 
 logger = logging.getLogger("nowait.listen")
 
-NEEDED_BY_MOST = ("nowait.engines.listen.warm",)
-"""Modules that most problems import. They are imported before the job is there."""
 CODE, JOB, SETTINGS = 0, 1, 2
 """The numbers of the parts."""
 REJECTIONS, REJECTED_SECONDS = 3, 20.0
@@ -94,22 +90,6 @@ class ClientSettings:
     """True: after the end of a run wait for the next one."""
     problem: Any = None
     """The problem, if this host makes it itself; None: the one of the server."""
-
-
-@final
-class Prepared:
-    """A zygote that waits for its job, and the empty folder in which it will find the source code of the problem."""
-
-    def __init__(self, threads: int) -> None:
-        with contextlib.ExitStack() as stack:
-            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nowait-worker-")))
-            self.zygote = Zygote.launch(threads, NEEDED_BY_MOST, code=str(self.folder))
-            stack.callback(self.zygote.close)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Kill the zygote and all its processes, and remove the folder."""
-        self._stack.close()
 
 
 @final
