@@ -9,7 +9,6 @@ from nowait.fleet.preparing import prepare_to_listen
 from nowait.fleet.wire.secure import read_drain_key, read_server_key
 
 
-
 def test_the_drain_key_is_a_second_file_and_a_run_goes_on_without_it(tmp_path, caplog, monkeypatch):
     listen = nw.Listen(port=0, host="127.0.0.1", key_file=tmp_path / "key")
     prepare_to_listen(listen)
