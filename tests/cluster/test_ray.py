@@ -18,16 +18,17 @@ import pytest
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
 from nowait.api.recorded import cluster_of
-from nowait.engines.cluster.probe import check_address
-from nowait.engines.network.relay import clock_difference
-from nowait.engines.network.sockets import ServerSocket
+from nowait.fleet.host.relay import clock_difference
+from nowait.fleet.server.gateway import Gateway
+from nowait.fleet.server.remote import RemoteHost
+from nowait.fleet.sources.ray_cluster import check_address
 from nowait.fleet.wire.messages import POINT_ORDER, MessageKind
 from nowait.recording import describe
 from nowait.recording.sent import Sent
 from nowait.testing import CATALOGUE, ENGINE_CHECKS
 
 ray = pytest.importorskip("ray")
-provisioner = pytest.importorskip("nowait.engines.cluster.provisioner")
+ray_nodes = pytest.importorskip("nowait.fleet.sources.ray_nodes")
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
@@ -96,14 +97,14 @@ def test_small_and_large_params_travel_encrypted_or_not(encrypt, dimension, node
 
 def test_a_point_for_all_travels_once_and_is_the_same_for_all(only, monkeypatch):
     problem, method = Faulty(), nw.MinibatchSGD(nw.Constant(0.1))
-    sent, send = [], ServerSocket.send
+    sent, send = [], RemoteHost.send
 
-    def counting_send(self, receiver, kind, content=b"", vectors=()):
-        if kind == MessageKind.ORDERS and content:
+    def counting_send(self, kind, content=b"", vectors=()):
+        if kind in (MessageKind.ORDERS, MessageKind.REPLY) and content:
             sent.append((len(content) // POINT_ORDER.size, len(vectors)))
-        send(self, receiver, kind, content, vectors)
+        send(self, kind, content, vectors)
 
-    monkeypatch.setattr(ServerSocket, "send", counting_send)
+    monkeypatch.setattr(RemoteHost, "send", counting_send)
     run = nw.train(problem, method, workers=4, steps=30, engine=only("far"), start="together")
     assert sum(orders for orders, _ in sent) >= 120
     assert sum(points for _, points in sent) <= 31, "each version once, for all four workers"
@@ -215,7 +216,7 @@ def drain(node_id):
 
 def test_nodes_are_added_removed_and_drained_while_it_trains(nodes, only, caplog, monkeypatch):
     """The first node is lost at once. The workers of the second, which is drained, deliver and leave."""
-    monkeypatch.setattr(provisioner, "SECONDS_BETWEEN_POLLS", 0.1)
+    monkeypatch.setattr(ray_nodes, "SECONDS_BETWEEN_POLLS", 0.1)
     caplog.set_level(logging.INFO, "nowait")
     node = {"num_cpus": 0, "resources": {"elsewhere": 2}, "object_store_memory": 100 * 2**20}
     first, more, drained = nodes.add_node(**node), [], []
@@ -322,15 +323,13 @@ def test_room_that_a_worker_leaves_is_filled(only):
 
 
 def test_a_run_takes_no_more_of_the_cluster_than_it_asked_for(only, monkeypatch):
-    from nowait.engines.cluster.provisioner import HostProvisioner
-
-    sizes, start = [], HostProvisioner._start
+    sizes, start = [], ray_nodes.HostProvisioner._start
 
     def counting_start(self, node_id, node, size):
         sizes.append(size)
         start(self, node_id, node, size)
 
-    monkeypatch.setattr(HostProvisioner, "_start", counting_start)
+    monkeypatch.setattr(ray_nodes.HostProvisioner, "_start", counting_start)
     nw.train(Faulty(), ASYNCHRONOUS, workers=3, steps=200, engine=only("far"))
     assert sum(sizes) == 3
 
@@ -492,14 +491,14 @@ class Proxy:
 
 def test_a_connection_that_breaks_costs_a_host_but_not_the_run(only, monkeypatch, caplog):
     """What was in transit is lost, so that the host is replaced."""
-    proxies, make = [], ServerSocket.__init__
+    proxies, listen = [], Gateway.open
 
     def behind_a_proxy(self, *arguments, **options):
-        make(self, *arguments, **options)
+        listen(self, *arguments, **options)
         proxies.append(Proxy(self.address))
         self.address = replace(self.address, port=proxies[0].port)
 
-    monkeypatch.setattr(ServerSocket, "__init__", behind_a_proxy)
+    monkeypatch.setattr(Gateway, "open", behind_a_proxy)
     back = Back()
 
     class Cut(Watched):

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import select
 import socket
-import struct
 
 import numpy as np
 import pytest
@@ -13,14 +11,12 @@ pytest.importorskip("cryptography")
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from nowait.engines.network.sockets import Lost, ServerSocket
 from nowait.fleet.platform import is_ready
 from nowait.fleet.wire.connection import (
     CAN_WAIT_FOR_BYTES,
     KEEPALIVE,
     WAKING_BYTES,
     Connection,
-    HostSocket,
     Link,
 )
 from nowait.fleet.wire.messages import Format, MessageKind
@@ -112,56 +108,3 @@ def test_what_was_sent_last_arrives_although_the_sender_has_not_read_everything(
     while (message := server.receive()) is None:
         assert is_ready(server.fd, 30)
     assert message.content == last
-
-
-def open_server(stack, hosts):
-    """A server and hosts that have authenticated."""
-    server = ServerSocket.open("127.0.0.1", None, SMALL, lambda *_: [], encrypt=True)
-    stack.callback(server.close, linger_seconds=0.0)
-    found = []
-    for number in range(hosts):
-        host = HostSocket.connect(server.address, str(number).encode(), SMALL, lambda *_: [])
-        stack.callback(host.close, linger_seconds=0.0)
-        while len(list(server.receive(readable(server.fds)))) == 0:
-            if is_ready(host.fd, 0):
-                host.receive()
-        found.append(host)
-    return server, found
-
-
-def readable(fds):
-    poller = select.poll()
-    for fd in fds:
-        poller.register(fd, select.POLLIN)
-    return [fd for fd, _ in poller.poll(30_000)]
-
-
-def test_a_host_that_sends_much_lets_others_have_their_turn(stack):
-    server, (busy, other) = open_server(stack, 2)
-    for number in range(150):
-        busy._link.connection.send(MessageKind.DETAILS, str(number).encode())
-    busy._link.write()
-    other.send(MessageKind.HEARTBEAT)
-    first, second = (server._links[identity].fd for identity in (b"0", b"1"))
-    assert {first, second} <= set(readable(server.fds))
-    turn = list(server.receive([first, second]))
-    assert turn[-1][0] == b"1"
-    assert 1 < len(turn) <= 65
-    found = [int(message.content) for identity, message in turn if identity == b"0"]
-    while server.pending():
-        found += [int(message.content) for _, message in server.receive([])]
-    assert found == list(range(150))
-
-
-def test_a_connection_that_breaks_while_something_is_sent_is_reported_without_waiting(stack):
-    server, [host] = open_server(stack, 1)
-    with socket.socket(fileno=socket.dup(host.fd)) as tcp:
-        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    host._link.close()  # it resets the connection
-    assert not server.pending()
-    server.send(b"0", MessageKind.ORDERS, b"orders")
-    assert server.pending()
-    [(identity, lost)] = server.receive([])
-    assert identity == b"0"
-    assert isinstance(lost, Lost)
-    assert not server.pending()

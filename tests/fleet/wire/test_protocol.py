@@ -555,7 +555,7 @@ def test_an_announced_size_takes_no_memory_before_its_bytes_arrive():
 @pytest.mark.parametrize("kind", [*MessageKind, 0, 99])
 def test_a_message_of_each_kind_has_a_limit_of_its_own(kind):
     limit = LIMITS.get(kind, MOST_RECORD)
-    assert limit < MOST_BODY or kind in {MessageKind.ORDERS, MessageKind.REPORTS}
+    assert limit < MOST_BODY or kind in {MessageKind.ORDERS, MessageKind.REPLY, MessageKind.REPORTS}
     client, server = connected()
     assert feed(server, sealed(client, (BODY, HEAD.pack(kind, limit - HEAD.size, 0, 0)))) == []
     client, server = connected()

@@ -318,7 +318,7 @@ def test_a_key_file_that_is_missing_or_a_folder_is_refused(path):
 
 
 def test_the_prefix_names_the_protocol_its_version_and_the_mode():
-    assert PREFIX.pack(b"nowait", VERSION, 1) == b"nowait\x03\x01"
+    assert PREFIX.pack(b"nowait", VERSION, 1) == b"nowait\x04\x01"
     for encrypt in (True, False):
         handshake = ClientHandshake(ServerKey.new().for_hosts(), private_key(1), encrypt=encrypt)
         assert handshake.greeting.startswith(PREFIX.pack(b"nowait", VERSION, encrypt))

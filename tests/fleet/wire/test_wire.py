@@ -4,6 +4,7 @@ import contextlib
 import json
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +13,12 @@ pytest.importorskip("cryptography")
 
 import nowait as nw
 from nowait.api.training_plan import TrainingPlan
-from nowait.core import sampler
-from nowait.engines.network.gateway import Disconnected, Gateway
-from nowait.engines.network.server_vectors import ServerVectors
-from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.resources import SharedResources
+from nowait.core import Ticket, sampler
 from nowait.fleet.options import sent_through
-from nowait.fleet.wire.messages import SMALL, Message, MessageKind
+from nowait.fleet.server.remote import Exchange, RemoteHost
+from nowait.fleet.server.vectors import ServerVectors
+from nowait.fleet.wire.hub import Hub
+from nowait.fleet.wire.messages import AHEAD, SMALL, Message, MessageKind
 from nowait.fleet.wire.records import REPORT, Instruction, ReportKind
 from nowait.fleet.wire.shared import SharedSlots
 from nowait.fleet.worker.compute import EncodedComputation
@@ -26,12 +26,13 @@ from nowait.problems.encodings import AS_THEY_ARE, Encodings, codec_of
 from nowait.recording import describe
 from nowait.recording.sent import Sent
 
-HOST = b"1"
 WIRES = [("float16", "float16"), ("bfloat16", None), (None, "float32"), ("int8", "bfloat16"), ("topk:0.1", None)]
 
 
 class Both:
-    """A gateway and one worker of a host, with slots but without processes and sockets."""
+    """One worker of a host, as the server and as the host see it, with slots but without processes and sockets."""
+
+    fd, closed, queued = -1, False, 0
 
     def __init__(self, problem, dimension, stack):
         def slots(*shape):
@@ -39,30 +40,38 @@ class Both:
 
         self.points, self.gradients = slots(dimension, "<f8"), slots(dimension, "<f8")
         self.points.allocate()
-        mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
         encodings = Encodings.of(problem)
-        resources = SharedResources(self.points, self.gradients, mailbox, payload=None)
-        self.gateway = Gateway(resources, lambda ticket: ticket, lambda identity: identity == HOST, encodings)
-        self.gateway._socket = self
-        self.shapes, self.sent, self.details = self.gateway.shapes, [], []
-        list(self.gateway.handle(HOST, Message(MessageKind.HELLO, HOST, ())))
-        self.channel = self.gateway.pools[HOST].start(0, 10, 0.0)
-        self.host_points, self.slot = slots(*self.shapes.points), slots(*self.shapes.gradients)[0]
+        self.vectors = ServerVectors(self.points, self.gradients, encodings)
+        owner = SimpleNamespace(ready=lambda host: None, lost=self.lost)
+        exchange = Exchange(Hub(), self.vectors, lambda *_: None, lambda event: None, self.take, owner)
+        self.connection = self
+        self.host = RemoteHost(exchange, self, b"1", lambda host: None)
+        self.arrived, self.sent, self.details = [Message(MessageKind.READY, AHEAD.pack(0.0), ())], [], []
+        self.host.read()
+        self.order = self.host.start(0, 10, 0.0)
+        shapes = self.vectors.shapes
+        self.host_points, self.slot = slots(*shapes.points), slots(*shapes.gradients)[0]
         codecs, like = encodings.codecs(dimension, "<f8"), np.zeros(dimension)
         setup = (0, problem, 0, self.slot, self.send_details)
         self.compute = EncodedComputation(*setup, like=like, codecs=codecs).compute
 
-    def queued(self, receiver):
-        return 0
+    def take(self, records, gradients):
+        self.result = gradients[0]
 
-    def detach(self, sender):
-        pass
+    def lost(self, host, cause, *, wrong, lasting):
+        self.result = cause
 
-    def send(self, receiver, kind, content=b"", vectors=()):
+    def receive(self):
+        return self.arrived.pop() if self.arrived else None
+
+    def send(self, kind, content=b"", vectors=()):
         self.sent += [np.array(vector) for vector in vectors]
 
-    def disconnect(self, identity):
-        pass
+    def write(self):
+        return True
+
+    def close(self):
+        self.closed = True
 
     def send_details(self, worker, ticket, details):
         self.details.append(details)
@@ -70,16 +79,20 @@ class Both:
     def gradient(self, ticket, point, instruction=Instruction.KEEP):
         """Return what the server gets for a ticket at this point."""
         self.points[0][:] = point
-        self.channel.send(ticket, ticket, 0, instruction)
-        self.gateway.flush()
+        self.order(Ticket(ticket, 0, ticket, ticket), 0, instruction)
+        self.host.flush()
         self.host_points[0][:] = self.sent[-1]
         kind = self.compute(ticket, ticket, self.host_points[0], instruction)
         reports = REPORT.pack(ticket, 0.0, 0.0, 0, kind)
-        [place] = self.gateway.gradient_slots(HOST, MessageKind.REPORTS, reports, 1)
+        [place] = self.host.destinations(MessageKind.REPORTS, reports, 1)
         place[:] = self.slot  # as the connection does
-        vectors = [place] if place.nbytes >= SMALL else [self.slot.copy()]
-        [event] = self.gateway.handle(HOST, Message(MessageKind.REPORTS, reports, vectors))
-        return event.gradients[0] if hasattr(event, "gradients") else event
+        return self.reported(reports, [place] if place.nbytes >= SMALL else [self.slot.copy()])
+
+    def reported(self, reports, vectors):
+        """Return the gradient that the server gets from a message, or why it disconnects the host."""
+        self.arrived.append(Message(MessageKind.REPORTS, reports, vectors))
+        self.host.read()
+        return self.result
 
 
 @pytest.fixture
@@ -142,10 +155,9 @@ def test_a_code_that_no_vector_has_ends_the_connection(stack):
     problem = nw.problems.Compressed(nw.problems.NoisyQuadratic(dimension=1_000), nw.problems.TopK(10))
     both = Both(problem, 1_000, stack)
     code = np.full(both.slot.nbytes, 255, np.uint8)
-    [event] = both.gateway.handle(HOST, Message(MessageKind.REPORTS, REPORT.pack(0, 0.0, 0.0, 0, 0), [code]))
-    assert event == Disconnected(
-        HOST, "a gradient cannot be decoded: an index is beyond the 1000 entries of the vector", wrong=True
-    )
+    cause = both.reported(REPORT.pack(0, 0.0, 0.0, 0, 0), [code])
+    assert cause == "a gradient cannot be decoded: an index is beyond the 1000 entries of the vector"
+    assert both.closed
 
 
 def test_a_version_is_encoded_once_for_all_hosts(stack, monkeypatch):
@@ -161,15 +173,6 @@ def test_a_version_is_encoded_once_for_all_hosts(stack, monkeypatch):
     )
     assert vectors.point(0, version=9).view(np.float16)[0] == 0.0
     assert second.view(np.float16)[0] == np.float16(2 / 3)
-
-
-def test_gradients_of_a_process_that_was_killed_do_not_change_the_slot_of_its_worker(stack):
-    problem = sent_through(nw.problems.NoisyQuadratic(dimension=50, sigma=1.0), "float16", None)
-    both = Both(problem, 50, stack)
-    both.gradients[0][:] = 5.0
-    both.gateway.pools[HOST].kill(10)
-    assert not np.shares_memory(both.gradient(0, np.ones(50)), both.gradients[0])
-    assert (both.gradients[0] == 5.0).all()
 
 
 # Settings

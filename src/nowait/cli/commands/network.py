@@ -160,7 +160,7 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.problems import load_problem
     from nowait.cli.worker import WorkerOptions, run_worker, show_messages
-    from nowait.engines.listen.preparing import awaited_key, require_cryptography
+    from nowait.fleet.preparing import awaited_key, require_cryptography
 
     host, port = host_and_port(connect, "--connect")
     show_messages()
@@ -186,7 +186,7 @@ def drain(
     Example: nowait drain node7 --connect server.example.com:7070 --key-file key
     """
     from nowait.cli.worker import run_drain
-    from nowait.engines.listen.preparing import require_cryptography
+    from nowait.fleet.preparing import require_cryptography
 
     host, port = host_and_port(connect, "--connect")
     require_cryptography()

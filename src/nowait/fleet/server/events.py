@@ -307,6 +307,8 @@ SendOrder = Callable[[Ticket, int, int], None]
 """``send(ticket, slot, instruction)`` sends an order to one process; it does nothing if the process is gone."""
 Emit = Callable[[HostEvent], None]
 """Passes an event on to the fleet. What the fleet decides is executed before it returns, which may close a host."""
+SourceEmit = Callable[[HostEvent | FingerprintAsked], None]
+"""The same for sources, whose hosts may wait for the fingerprint of the problem: ``Source.identified`` follows."""
 TakeReports = Callable[[bytes, Any], None]
 """``take(records, gradients)``: reports of workers have arrived, with gradients by worker number."""
 
@@ -334,7 +336,7 @@ class Source(Protocol):
     def traffic(self) -> tuple[int, int] | None:
         """How many bytes were received from other machines and sent to them; None if there are none."""
 
-    def open(self, emit: Emit, take: TakeReports) -> None:
+    def open(self, emit: SourceEmit, take: TakeReports) -> None:
         """Begin to open ``HOME`` and to find other hosts."""
 
     def open_home(self) -> None:

@@ -5,7 +5,10 @@ Everything here is a number with its meaning, or counts with the decision that f
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import final
 
 MOST_DOUBLINGS = 20
@@ -137,3 +140,162 @@ class Durations:
         if self.mean < 0:
             return FIRST_DEADLINE
         return max(SHORTEST_DEADLINE, 5 * self.mean + 20 * self.deviation)
+
+
+# Hosts
+
+SECONDS_BETWEEN_WARNINGS = 10.0
+"""How often a run that waits for workers logs that, and how often it logs that hosts were refused."""
+STEADY_SECONDS = 10.0
+"""A host that was ready, or a connection that was in use, for this long was useful, also if it delivered nothing."""
+FIRST_NODE_PAUSE, LONGEST_NODE_PAUSE = 0.1, 10.0
+"""Seconds before another host is started on a node; doubled with each failure in a row on that node."""
+FIRST_RETRY, LONGEST_RETRY = 0.2, 15.0
+"""Seconds before a host tries to connect again; doubled with each try."""
+SLOW_NETWORK = 1e6
+"""Bytes per second that any network is expected to carry."""
+LONGEST_TRANSFER = 600.0
+"""How much longer than usual any host may be silent, however large its gradients are."""
+SUSPENDED_SECONDS = 2.0
+"""If the server has not looked for this long, because it was suspended, it cannot know which hosts were silent."""
+
+
+@final
+class Silence:
+    """Measures the silence of hosts, from their last message or from the end of a pause of the server.
+
+    >>> silence = Silence(heartbeat_seconds=10.0)
+    >>> silence.look(now=0.0)
+    >>> silence.seconds(last_message=-5.0, now=0.0)
+    5.0
+    >>> silence.look(now=100.0)
+    >>> silence.seconds(last_message=-5.0, now=101.0), silence.longest(expected_bytes=4e6)
+    (1.0, 14.0)
+    """
+
+    def __init__(self, heartbeat_seconds: float) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        self._looked = math.inf
+        self._paused_until = -math.inf
+
+    def look(self, now: float) -> None:
+        """Note that the server looks at its hosts, which it should do often."""
+        if now - self._looked > SUSPENDED_SECONDS:
+            self._paused_until = now
+        self._looked = now
+
+    def seconds(self, last_message: float, now: float) -> float:
+        """Return for how long a host has been silent that sent its last message then."""
+        return now - max(last_message, self._paused_until)
+
+    def longest(self, expected_bytes: float) -> float:
+        """Return how long a host may be silent; on a slow network its next message alone may take a while."""
+        return self._heartbeat_seconds + min(expected_bytes / SLOW_NETWORK, LONGEST_TRANSFER)
+
+
+@final
+@dataclass
+class _Node:
+    failures: int = 0
+    """How many hosts in a row were lost before they were useful."""
+    not_before: float = 0.0
+
+
+@final
+class BackOff:
+    """Keeps a pause for each node, so that a node that fails does not delay the others.
+
+    A host that delivered a gradient, or was ready for ``STEADY_SECONDS``, was useful: after its loss the pause of its
+    node is the shortest. After a host that was not useful the pause doubles.
+
+    >>> now = 0.0
+    >>> back_off = BackOff(lambda: now)
+    >>> [back_off.lost("a") for _ in range(3)]
+    [False, False, False]
+    >>> back_off.paused()
+    frozenset({'a'})
+    >>> now = 0.5
+    >>> back_off.paused()
+    frozenset()
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._nodes: dict[str, _Node] = {}
+
+    def lost(self, node: str, *, ready_seconds: float = 0.0, delivered: bool = False) -> bool:
+        """Count the loss of a host that was ready for so long and may have delivered gradients.
+
+        Returns True if it was useful.
+        """
+        state = self._nodes.setdefault(node, _Node())
+        useful = delivered or ready_seconds >= STEADY_SECONDS
+        state.failures = 1 if useful else state.failures + 1
+        state.not_before = self._clock() + doubled(FIRST_NODE_PAUSE, LONGEST_NODE_PAUSE, state.failures - 1)
+        return useful
+
+    def pause(self, node: str, seconds: float) -> None:
+        """Pause a node where no host has failed, for example because it is full."""
+        state = self._nodes.setdefault(node, _Node())
+        state.not_before = max(state.not_before, self._clock() + seconds)
+
+    def paused(self) -> frozenset[str]:
+        """Return the nodes where no host may be started now."""
+        now = self._clock()
+        return frozenset(node for node, state in self._nodes.items() if now < state.not_before)
+
+    def next_end(self) -> float:
+        """Return when the first of the pauses ends; infinity if no node is paused."""
+        now = self._clock()
+        return min((state.not_before for state in self._nodes.values() if now < state.not_before), default=math.inf)
+
+
+@final
+class Pauses:
+    """Pauses that double, each shortened by chance, so that many hosts do not come back at the same moment.
+
+    >>> pauses = Pauses()
+    >>> [round(pauses.next(1.0), 1) for _ in range(8)], pauses.next(0.0)
+    ([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0], 7.5)
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def next(self, chance: float) -> float:
+        """Return the seconds until the next try; ``chance`` is between 0 and 1."""
+        pause = doubled(FIRST_RETRY, LONGEST_RETRY, self._number)
+        self._number += 1
+        return pause * (0.5 + 0.5 * chance)
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again."""
+        self._number = 0
+
+
+@final
+class Wait:
+    """Measures for how long a run has had no workers, and says when to warn the user. Times are arguments.
+
+    >>> wait = Wait(now=0.0)
+    >>> [wait.is_due(now) for now in (5.0, 11.0, 12.0)], wait.seconds(12.0)
+    ([False, True, False], 12.0)
+    """
+
+    def __init__(self, now: float) -> None:
+        self._worked = self._warned = now
+
+    def ended(self, now: float) -> None:
+        """Note that workers run, or that they can run now."""
+        self._worked = self._warned = now
+
+    def seconds(self, now: float) -> float:
+        """Return for how long there have been no workers."""
+        return now - self._worked
+
+    def is_due(self, now: float) -> bool:
+        """Return True if the user is to be told now, every ``SECONDS_BETWEEN_WARNINGS``."""
+        if now - self._warned <= SECONDS_BETWEEN_WARNINGS:
+            return False
+        self._warned = now
+        return True

@@ -466,12 +466,14 @@ class Link:
             raise DisconnectedError(_reason(error)) from None
         return True
 
-    def end(self) -> None:
-        """Send the last frame, and tell the system that nothing follows, if all was sent."""
+    def end(self) -> bool:
+        """Send the last frame, and tell the system that nothing follows, if all was sent. Returns True if it was."""
         self.connection.end()
-        if self.write():
+        finished = self.write()
+        if finished:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
+        return finished
 
     def close(self) -> None:
         """Close the connection at once."""

@@ -56,6 +56,12 @@ EXIT = struct.Struct("<qi")
 """Serial number and exit code of a process."""
 GRACE = struct.Struct("<d")
 """In how many seconds a host exits."""
+RUNNING = struct.Struct("<qi")
+"""Serial number and worker of a process that runs."""
+RUN_IS_OVER = "the run is over"
+DRAINED = "this host was drained"
+GIVEN_UP = "this host was given up: "
+"""Why the server ends a host; the last one is followed by the reason."""
 MOST_ITEM_BYTES = 64
 """The largest items of a dtype that a host may name: larger ones would allocate memory."""
 INDENT, REPLACEMENT = "    ", "\ufffd"
@@ -72,10 +78,10 @@ PIECE_REQUEST = struct.Struct("<qq")
 
 
 class MessageKind(IntEnum):
-    """The first five go from the server to a host, the others from a host to the server."""
+    """What a message is about. Those of the server, if not said otherwise, are the first five, ADOPT and REPLY."""
 
     ORDERS = 1
-    """``POINT_ORDER`` records, and the points that the host does not have; the reply to ``REPORTS``"""
+    """``POINT_ORDER`` records, and the points that the host does not have"""
     START = 2
     """a ``START`` record: start a worker process"""
     KILL = 3
@@ -86,7 +92,7 @@ class MessageKind(IntEnum):
     """exit: the run is over, or the reason that it contains"""
     ASK_TIME = 6
     READY = 7
-    """workers can be started; contains the clock difference"""
+    """workers can be started; contains the clock difference, and ``RUNNING`` records of processes that run already"""
     FAILED = 8
     """the problem cannot be loaded, and the host exits; contains the reason"""
     REPORTS = 9
@@ -110,14 +116,20 @@ class MessageKind(IntEnum):
     """a piece of the job"""
     LEAVING = 19
     """a ``GRACE`` record: the host exits then, or as soon as the server says END; until then it passes reports on"""
+    ADOPT = 20
+    """a ``START`` record: go on with a process that runs already, because its host has connected again"""
     DRAIN = 21
     """JSON: a request that hosts or workers leave, and its reply"""
+    REPLY = 22
+    """the same as ``ORDERS``, in reply to one message of ``REPORTS``"""
 
 
 LIMITS = {
     MessageKind.ORDERS: MOST_BODY,
+    MessageKind.REPLY: MOST_BODY,
     MessageKind.REPORTS: MOST_BODY,
     MessageKind.JOB_PART: MOST_PIECE,
+    MessageKind.READY: MOST_TEXT,
     MessageKind.END: MOST_TEXT,
     MessageKind.FAILED: MOST_TEXT,
     MessageKind.DETAILS: MOST_TEXT,
@@ -244,6 +256,17 @@ def exit_of(content: bytes) -> tuple[int, int]:
 def request_time(content: bytes) -> float:
     """Return the host's clock at its request for the time."""
     return float(unpacked(CLOCK, content)[0])
+
+
+def ready_of(content: bytes) -> tuple[float, dict[int, int]]:
+    """Return by how many seconds a host's clock is ahead, and the workers of its processes by serial number."""
+    ahead, rest = clock_ahead(content[: AHEAD.size]), content[AHEAD.size :]
+    if len(rest) % RUNNING.size:
+        raise ProtocolError(f"records of {RUNNING.size} bytes have {len(rest)}")
+    running = dict(RUNNING.iter_unpack(rest))
+    if len(set(running.values())) != len(rest) // RUNNING.size:
+        raise ProtocolError("a host has two processes with one serial number, or for one worker")
+    return ahead, running
 
 
 def clock_ahead(content: bytes) -> float:

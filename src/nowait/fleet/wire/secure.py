@@ -43,7 +43,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 NOISE = b"Noise_NKpsk0_25519_AESGCM_SHA256"
 """The name of the handshake. It is as long as a hash, and therefore is the first one."""
 MAGIC = b"nowait"
-VERSION = 3
+VERSION = 4
 """The version of the protocol. Ends with different versions refuse each other."""
 PREFIX = struct.Struct("<6sBB")
 """Magic, version, and 1 if frames are encrypted, 0 if they are only authenticated."""

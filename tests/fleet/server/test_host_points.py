@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nowait.engines.network.host_points import HostPoints
+from nowait.fleet.server.vectors import HostPoints
 
 
 def test_a_version_that_another_worker_has_is_not_sent_again():

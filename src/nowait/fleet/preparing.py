@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nowait.engines.listen.pauses import Pauses
 from nowait.fleet.options import Listen
+from nowait.fleet.server.patience import Pauses
 
 if TYPE_CHECKING:
     from nowait.fleet.wire.secure import HostKey

@@ -8,7 +8,7 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.cluster.probe import GREETING, check_address
+from nowait.fleet.sources.ray_cluster import GREETING, check_address
 
 pytest.importorskip("ray")
 
