@@ -20,15 +20,15 @@ from nowait.core.memory import HOST, Memory, Slots
 from nowait.core.problem import checked_problem, settings_as_text
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
-from nowait.engines.listen import prepare_to_listen
+from nowait.fleet.preparing import prepare_to_listen
+from nowait.fleet.sources.ray_cluster import connected
 from nowait.engines.session import Parts
 from nowait.fleet.host.launch import Zygote, ZygoteCopy, launch_zygote
 from nowait.fleet.options import Listen, RayCluster, WorkerOptions, sent_through
 from nowait.fleet.platform import available_cores, require_ray_hosts, server_threads
-from nowait.fleet.run import train_here
+from nowait.fleet.run import train_elsewhere, train_here
 from nowait.fleet.wire.shared import shared_slots
 from nowait.numerics.parallel import using_threads
 from nowait.problems.encodings import Encodings, sent_vectors
@@ -211,14 +211,8 @@ def _run(
     if zygote is not None:
         return train_here(parts, points, options, plan.seed, progress, zygote)
     fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
-    if isinstance(plan.engine, Listen):
-        from nowait.engines.listen.engine import train as run_listening
-
-        return run_listening(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
     assert plan.engine is not None
-    from nowait.engines.cluster.engine import train as run_cluster
-
-    return run_cluster(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
+    return train_elsewhere(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
 
 
 def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:

@@ -35,7 +35,7 @@ class WorkerOptions:
 def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
     """Connect, and run workers until the run is over. A failure is printed, and ends the command with status 1."""
     require_worker_processes()
-    from nowait.engines.listen.client import Client, ClientSettings
+    from nowait.fleet.host.client import Client, ClientSettings
     from nowait.fleet.wire.connection import Address, DisconnectedError
 
     cores = available_cores()
@@ -59,7 +59,7 @@ def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
 
 def run_drain(host: str, port: int, key_file: Path, name: str | None, *, encrypt: bool) -> None:
     """Ask a server that a machine leaves, and print its answer."""
-    from nowait.engines.listen.client import ask_to_drain
+    from nowait.fleet.host.client import ask_to_drain
     from nowait.fleet.wire.connection import Address, DisconnectedError
     from nowait.fleet.wire.secure import read_drain_key, read_host_key
 

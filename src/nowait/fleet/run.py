@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from time import monotonic as system_monotonic
 
 import numpy as np
 
 from nowait.core.memory import Slots
+from nowait.core.pickling import dumps
 from nowait.engines.live import LiveView
 from nowait.engines.progress import spinner
 from nowait.engines.session import Parts
@@ -58,12 +62,29 @@ def train_elsewhere(
         source: Source
         if isinstance(engine, Listen):
             from nowait.fleet.sources.listen import ListenSource
+            from nowait.fleet.wire.secure import read_drain_key, read_server_key
 
-            source = ListenSource(engine, resources, hub, job, options.log, deterministic=parts.capabilities.replayable)
+            drain_key = None
+            with contextlib.suppress(OSError):  # it could not be made, which was said when the run was prepared
+                drain_key = read_drain_key(Path(engine.key_file))
+            source = ListenSource(
+                engine,
+                read_server_key(Path(engine.key_file)),
+                drain_key,
+                resources,
+                hub,
+                settings=memoryview(dumps(replace(job, problem=None), None)),
+                deterministic=parts.capabilities.replayable,
+                log=options.log,
+            )
         else:
             from nowait.fleet.sources.ray import RaySource
 
-            source = RaySource(engine, resources, hub, options.log, minimum=minimum, max_failures=options.max_failures)
+            source = RaySource(
+                engine, resources, hub, minimum=minimum, max_failures=options.max_failures, log=options.log
+            )
+            if engine.idle_seconds is not None:
+                options = replace(options, idle_seconds=engine.idle_seconds)
         fleet = make_fleet(parts, options)
         return run_with_workers(source, fleet, parts, options, hub, minimum=minimum, progress=progress)
 

@@ -1,5 +1,0 @@
-"""Worker processes on this machine."""
-
-from nowait.engines.processes.local import train
-
-__all__ = ["train"]
