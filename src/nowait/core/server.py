@@ -358,7 +358,7 @@ class Server(Ledger):
         if not self.in_flight.take(ticket):
             return self._late(event)
         version = self._versions.by_ticket.pop(ticket[0])
-        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self)
+        arrival = Arrival(event, self.delay_of(ticket), self._rows, version, self)
         commands = self._commands = []
         self._arrival = arrival
         try:
@@ -391,7 +391,7 @@ class Server(Ledger):
 
     def _late(self, event: GradientArrived) -> list[Command]:
         """Count and log a gradient whose ticket is not in flight."""
-        arrival = Arrival(event, self.steps + 1 - event.ticket.version, self._rows, None, self)
+        arrival = Arrival(event, self.delay_of(event.ticket), self._rows, None, self)
         arrival.outcome = Outcome.LATE
         self.counts.late += 1
         self._record(arrival)

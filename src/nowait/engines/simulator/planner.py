@@ -214,7 +214,7 @@ class Planner(Ledger):
                 self._start(queued)
         self._codes.append(ARRIVE)
         event = new(GradientArrived, (ticket, None, time, started, seconds))
-        arrival = self._arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, UNKNOWN, self)
+        arrival = self._arrival = Arrival(event, self.delay_of(ticket), self._rows, UNKNOWN, self)
         self.method.on_arrival(self, arrival)  # type: ignore[arg-type]
         self._arrival = arrival.version_held = None
         self._record_valid(arrival)

@@ -10,6 +10,7 @@ from nowait.core.versions import Version
 from nowait.engines.workers.failures import FIRST_DEADLINE, Durations
 from nowait.engines.workers.records import EVALUATOR, Instruction
 from nowait.engines.workers.transport import Channel
+from nowait.recording.worker_stats import hangs
 
 NOTABLE_SECONDS = 1.0
 """The live view mentions a gradient that takes longer."""
@@ -60,8 +61,11 @@ class WorkerState:
         """Return for how many seconds it has computed its ticket; None if it has none."""
         return None if self.ticket is None else max(0.0, now - self.sent)
 
-    def describe(self, now: float) -> str:
-        """Return what the process does, for the live view; an empty string if it computes as usual."""
+    def describe(self, now: float, usual: float) -> str:
+        """Return what the process does, for the live view; an empty string if it computes as usual.
+
+        ``usual`` are the worker's seconds per gradient, negative if it has delivered none.
+        """
         if self.leaving:
             return "delivers, then leaves"
         if self.ticket is None:
@@ -69,7 +73,7 @@ class WorkerState:
         seconds = now - self.sent
         if seconds < NOTABLE_SECONDS:
             return ""
-        slow = self.durations.mean >= 0 and seconds > 3 * self.durations.mean
+        slow = usual >= 0 and hangs(seconds, usual)
         return f"{'slow: ' if slow else ''}computes for {seconds:.1f} s"
 
     def starts_to_hang(self, now: float) -> bool:

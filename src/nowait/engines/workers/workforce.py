@@ -161,17 +161,21 @@ class Workforce:
 
         absent = dict.fromkeys(self.agenda.to_replace, "lost, to be replaced")
         absent |= dict.fromkeys(self.vacant, "waits for room")
+        present = {
+            worker: (state, seconds(worker, state.durations.mean))
+            for worker, state in self.states.items()
+            if worker >= 0 and worker not in absent
+        }
         views = [
             WorkerView(
                 worker,
                 delivered(worker),
-                seconds(worker, state.durations.mean),
-                state.describe(now),
+                usual,
+                state.describe(now, usual),
                 known.get(worker),
                 computing=state.computing(now),
             )
-            for worker, state in self.states.items()
-            if worker >= 0 and worker not in absent
+            for worker, (state, usual) in present.items()
         ]
         return views + [
             WorkerView(worker, delivered(worker), -1.0, text, known.get(worker), present=False)
