@@ -21,10 +21,10 @@ def run():
     return nw.simulate(PROBLEM, nw.RingmasterASGD(nw.Constant(0.1), max_delay=6), SPEEDS, gradients=500, progress=False)
 
 
-def test_the_slowest_worker_is_the_first_lane_and_pinned(run):
+def test_stragglers_are_the_first_lanes_and_pinned(run):
     lanes = timeline(run.trace, mean_seconds([run]), LIMITS)["lanes"]
-    assert (lanes[0]["name"], lanes[0]["pinned"]) == (2, True)
-    assert [lane["pinned"] for lane in lanes[1:]] == [False] * 3
+    assert [lane["name"] for lane in lanes[:2]] == [2, 3], "worker 2 takes 12 times as long as usual, 3 twice as long"
+    assert [lane["pinned"] for lane in lanes] == [True, True, False, False]
 
 
 def test_a_worker_that_delivered_nothing_is_the_first_lane(run):

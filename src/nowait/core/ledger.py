@@ -97,6 +97,13 @@ class Ledger(ABC):
         """How many tickets a worker number has had."""
         return self._jobs.get(worker, 0)
 
+    def delay_of(self, ticket: Ticket) -> int:
+        """The delay of a ticket: the number of the next step, minus the version its gradient is computed at.
+
+        So a gradient at the current params has delay 1. This is the definition that everything else refers to.
+        """
+        return self.steps + 1 - ticket[2]
+
     def weight_of(self, worker: int) -> float:
         """Return the weight of a worker's gradients in a mean over items, relative to those of worker 0.
 

@@ -12,8 +12,11 @@ from nowait.html.numbers import shown
 
 WAITS_FOR = "waits for"
 """The kind of a note on how many gradients a step waits for. Its numbers are the fields of ``Waiting``."""
-SLOW = 1.5
-"""A worker this many times slower than the median is named as a reason."""
+STRAGGLER_TIMES = 1.5
+"""A straggler takes at least this many times as long for a gradient as the median of the others.
+
+It is in the core because the sentence of a note needs it; all other code asks ``worker_stats.is_straggler``.
+"""
 LONGEST_KIND = 80
 """Characters in the kind of a note, and in the name of a number."""
 
@@ -122,7 +125,7 @@ class Waiting:
         return "; ".join(words for words in (self._slow_worker(), self._alternative()) if words)
 
     def _slow_worker(self) -> str:
-        if self.slowest is None or self.times_slower is None or self.times_slower < SLOW:
+        if self.slowest is None or self.times_slower is None or self.times_slower < STRAGGLER_TIMES:
             return ""
         return f"worker {self.slowest} is {shown(self.times_slower, 2)} times slower than the median"
 

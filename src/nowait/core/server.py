@@ -266,13 +266,9 @@ class Server(Ledger):
         """
         self._versions.forget(ticket[0])
 
-    def retain(self, ticket: Ticket | None = None) -> Version:
-        """Keep the version of a ticket in flight (without one, the current version) until ``release``.
-
-        For engines whose workers read the point while the ticket may be cancelled, and for snapshots.
-        """
-        versions = self._versions
-        return versions.retain(versions.current if ticket is None else versions.by_ticket[ticket[0]])
+    def retain(self) -> Version:
+        """Keep the current version until ``release``, for evaluations and snapshots."""
+        return self._versions.retain(self._versions.current)
 
     def release(self, version: Version) -> None:
         """Release a version that ``retain`` returned."""
@@ -289,10 +285,6 @@ class Server(Ledger):
     def lent(self, number: int) -> Version:
         """Return a version that was lent."""
         return self._versions.lent[number]
-
-    def version_of(self, ticket: int) -> int:
-        """Return at which version a ticket in flight is computed, by its id, or one that was lent, by its number."""
-        return self._versions.lent[ticket].number if ticket < 0 else self.in_flight.tickets[ticket].version
 
     # What the verbs of a method do
 
@@ -392,7 +384,7 @@ class Server(Ledger):
         in_flight.first_new = self.num_tickets
         versions = self._versions
         version = versions.by_ticket.pop(ticket[0])
-        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self)
+        arrival = Arrival(event, self.delay_of(ticket), self._rows, version, self)
         commands = self._commands = []
         if in_flight.queued and (successor := in_flight.successor(ticket)) is not None:
             commands.append(new(Assign, (successor,)))
@@ -429,7 +421,7 @@ class Server(Ledger):
         """Count and log a gradient whose ticket is not in flight."""
         if self._versions.cancelled.get(event.ticket.id) == event.ticket.worker:
             self._versions.forget(event.ticket.id)
-        arrival = Arrival(event, self.steps + 1 - event.ticket.version, self._rows, None, self)
+        arrival = Arrival(event, self.delay_of(event.ticket), self._rows, None, self)
         arrival.outcome = Outcome.LATE
         self.counts.late += 1
         self._record(arrival)

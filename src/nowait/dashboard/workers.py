@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
 from nowait.dashboard.recent import Recent
-from nowait.recording.diagnosis import SLOW
-from nowait.recording.worker_stats import WorkerStats
+from nowait.recording.worker_stats import WorkerStats, hangs, is_straggler
 
 MOST_LANES = 40
 """Workers that are drawn in the timeline and the heatmap."""
@@ -22,9 +21,6 @@ SLOWEST_LANES = 16
 """Of these, the slowest; the others are spread over the rest."""
 WAITS = 0.05
 """A worker that waited for this share of its time is waiting if its latest gradient is held for a step."""
-
-HANGS_TIMES, HANGS_SECONDS = 3.0, 1.0
-"""A worker seems to hang if its job takes this many times as long as usual, and at least these seconds."""
 
 
 @final
@@ -47,11 +43,11 @@ class WorkerRow:
         """Seconds per gradient of its latest jobs, or of the job that it computes if the worker seems to hang."""
         if not math.isfinite(self.recent):
             return self.job_seconds
-        return self.job_seconds if self.job_seconds > max(HANGS_TIMES * self.recent, HANGS_SECONDS) else self.recent
+        return self.job_seconds if hangs(self.job_seconds, self.recent) else self.recent
 
 
 class Straggler(NamedTuple):
-    """The slowest worker, if it is slower than the others."""
+    """The slowest worker, if it is much slower than the others."""
 
     worker: int
     pace: float
@@ -88,8 +84,7 @@ def rows_of_the_whole_run(rows: Sequence[WorkerRow]) -> list[WorkerRow]:
     """Return workers of a run that is over, the slowest first: seconds per gradient are those of the whole run."""
     whole = []
     for row in rows:
-        mean = row.stats.seconds_per_gradient if row.stats.gradients else math.nan
-        silent = 0.0 if row.stats.gradients else row.stats.phases.unfinished
+        mean, silent = (row.stats.pace, 0.0) if row.stats.gradients else (math.nan, row.stats.pace)
         whole.append(WorkerRow(row.stats, row.state, mean, row.delay, silent))
     return sorted(whole, key=lambda row: (-row.pace, row.stats.worker))
 
@@ -110,7 +105,7 @@ def _job_seconds(stats: WorkerStats, state: str, since_step: float) -> float:
 
 
 def straggler_of(rows: Sequence[WorkerRow], *, is_over: bool = False) -> Straggler | None:
-    """Return the slowest worker if it is much slower than the median of the others.
+    """Return the slowest worker if it is a straggler.
 
     Workers that have left count if the run ``is_over``, as in ``run.stats.diagnosis``.
     """
@@ -120,7 +115,7 @@ def straggler_of(rows: Sequence[WorkerRow], *, is_over: bool = False) -> Straggl
     if len(compared) < 2:
         return None
     found, others = compared[0], median(row.pace for row in compared[1:])
-    if found.pace < SLOW * others or found.pace == 0:
+    if not is_straggler(found.pace, others):
         return None
     return Straggler(found.stats.worker, found.pace, others)
 

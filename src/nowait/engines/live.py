@@ -16,15 +16,13 @@ from nowait.engines.progress import title_or
 from nowait.engines.screens import Screen, is_watched, open_screen
 from nowait.recording import TraceRecorder
 from nowait.recording.phases import PHASES
-from nowait.recording.worker_stats import WorkerStats
+from nowait.recording.worker_stats import WorkerStats, hangs
 
 MOST_WORKERS = 12
 """With more workers, only those that others wait for and the slowest are shown."""
 COLUMNS = ("worker", "node", "share", "gradients", "s/gradient", "mostly", "now")
 LONGEST_NODE = 14
 """Characters of a node's name that are shown."""
-HANGS_TIMES, HANGS_SECONDS = 3.0, 1.0
-"""A worker hangs if its ticket takes this many times as long as usual, and at least these seconds."""
 RECENT = 2_000
 """Delays are those of this many recent arrivals."""
 
@@ -62,7 +60,7 @@ class WorkerView:
         """True if its present ticket takes far longer than usual, or if it has delivered none."""
         if self.computing is None or self.seconds < 0:
             return self.computing is not None
-        return self.computing > max(HANGS_TIMES * self.seconds, HANGS_SECONDS)
+        return hangs(self.computing, self.seconds)
 
 
 @final

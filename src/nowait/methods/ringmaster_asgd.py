@@ -45,7 +45,6 @@ class RingmasterASGD(Method):
         return None if self.cancel_stale else ApplyAtOnce(self.stepsize, self.max_delay)
 
     def _restart_stale_workers(self, server: Server) -> None:
-        oldest_allowed = server.steps + 1 - self.max_delay
-        while (ticket := server.in_flight.oldest()) is not None and ticket.version < oldest_allowed:
+        while (ticket := server.in_flight.oldest()) is not None and server.delay_of(ticket) > self.max_delay:
             server.cancel(ticket.worker)
             server.assign(ticket.worker)

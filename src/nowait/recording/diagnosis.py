@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from nowait.recording.phases import PHASES
-from nowait.recording.worker_stats import WorkerStats, nodes_of
+from nowait.recording.phases import BUSY, PHASES
+from nowait.recording.worker_stats import WorkerStats, nodes_of, others_of, stragglers_of
 
-SLOW = 1.5
-"""A worker is slow if its gradients take this many times as long as those of the median worker."""
 MOST_OF_IT = 0.5
 """A phase with at least this share of all workers' time is named if no single worker is slow."""
 LONGEST_NODE = 24
 """Characters of a node's name in the table."""
 EVEN = "no worker is much slower than the others"
-BUSY = ("receiving", "loading", "computing", "sending")
-"""The phases from order to arrival: they say how slow a worker is."""
 ADVICE = {
     "receiving": "tickets and params take long to reach it: check its network and the load of its host",
     "loading": "loading its data is slow: check its disk, or use more loader_workers",
@@ -37,27 +33,27 @@ ADVICE_FOR_ALL = {
 
 
 class Slow(NamedTuple):
-    """A worker that is slower than the others."""
+    """A straggler."""
 
     worker: WorkerStats
     times: float
     """How many times as long as those of the median worker its gradients take."""
     phase: str
-    """The phase that takes the most seconds more than in the median worker."""
+    """The phase that takes the most seconds more than in the median worker; "unfinished" if it has not delivered."""
 
 
 def slowest(workers: Sequence[WorkerStats]) -> Slow | None:
-    """Return the slowest worker if it is slower than the others; None if there is none."""
-    delivering = [worker for worker in workers if worker.gradients]
-    if len(delivering) < 2:
+    """Return the slowest worker if it is a straggler, or else None."""
+    stragglers = stragglers_of(workers)
+    if not stragglers:
         return None
-    found = max(delivering, key=lambda worker: worker.seconds_per_gradient)
-    others = [worker for worker in delivering if worker is not found]
-    usual = median(worker.seconds_per_gradient for worker in others)
-    if found.seconds_per_gradient < SLOW * usual or found.seconds_per_gradient == 0:
-        return None
-    times = found.seconds_per_gradient / usual if usual > 0 else float("inf")
-    return Slow(found, times, max(BUSY, key=lambda phase: _excess(found, others, phase)))
+    worker = stragglers[0]
+    others = others_of(worker, workers)
+    usual = median(other.pace for other in others)
+    times = worker.pace / usual if usual > 0 else float("inf")
+    if not worker.gradients:
+        return Slow(worker, times, "unfinished")
+    return Slow(worker, times, max(BUSY, key=lambda phase: _excess(worker, others, phase)))
 
 
 def _excess(worker: WorkerStats, others: Sequence[WorkerStats], phase: str) -> float:
@@ -75,14 +71,9 @@ def diagnosis(workers: Sequence[WorkerStats]) -> str:
     delivering = [worker for worker in workers if worker.gradients]
     if not delivering:
         return "no worker has delivered a gradient" if workers else ""
-    longest = max(worker.seconds_per_gradient for worker in delivering)
-    silent = [one for one in workers if not one.gradients and one.phases.unfinished > SLOW * longest]
-    found = slowest(workers)
-    if silent:
-        worst = max(silent, key=lambda worker: worker.phases.unfinished)
-        return f"{_named(worst)} is slow: it has delivered no gradient in {worst.phases.unfinished:.3g} s"
-    if found is not None:
-        return _about(found)
+    slow = slowest(workers)
+    if slow is not None:
+        return _about(slow)
     phase, share = _largest(delivering)
     if share >= MOST_OF_IT and phase in ADVICE_FOR_ALL:
         return f"{EVEN}; {share:.0%} of their time is {phase}: {ADVICE_FOR_ALL[phase]}"
@@ -91,7 +82,9 @@ def diagnosis(workers: Sequence[WorkerStats]) -> str:
 
 def _about(slow: Slow) -> str:
     worker, phase = slow.worker, slow.phase
-    share = getattr(worker.phases, phase) / sum(getattr(worker.phases, name) for name in BUSY)
+    if not worker.gradients:
+        return f"{_named(worker)} is slow: it has delivered no gradient in {worker.pace:.3g} s"
+    share = getattr(worker.phases, phase) / worker.phases.busy
     seconds = f"a gradient takes {worker.seconds_per_gradient:.3g} s, {slow.times:.3g} times as long as usual"
     return f"{_named(worker)} is slow: {seconds}, and {share:.0%} of that is {phase}: {ADVICE[phase]}"
 

@@ -77,20 +77,16 @@ def html_of_trace(trace: Trace) -> str:
 
 
 def _slowest_workers(trace: Trace) -> Markup:
-    """Return a table of the workers with the longest mean time per gradient; first those that delivered none."""
-    rows = trace.arrivals
-    workers = np.union1d(rows["worker"], trace.initial_workers)
-    place = np.searchsorted(workers, rows["worker"])
-    counts = np.bincount(place, minlength=len(workers))
-    sums = (np.bincount(place, weights=rows[name], minlength=len(workers)) for name in ("compute_seconds", "delay"))
-    with np.errstate(invalid="ignore"):
-        seconds, delays = (total / counts for total in sums)  # NaN without a gradient
-    order = np.argsort(-np.where(counts > 0, seconds, np.inf), kind="stable")[:SLOWEST]
-    lines = [
-        [f"worker {workers[at]}", shown(int(counts[at])), shown(float(seconds[at])), shown(float(delays[at]))]
-        for at in order.tolist()
-    ]
-    first = "slowest workers" if len(workers) > len(order) else "slowest first"
+    """Return a table of the workers with the most seconds per gradient; first those that delivered none."""
+    rows, workers = trace.arrivals, trace.by_worker()
+    delays = np.bincount(rows["worker"], weights=rows["delay"])
+    chosen = sorted(workers, key=lambda worker: (worker.gradients > 0, -worker.seconds_per_gradient))[:SLOWEST]
+    lines = []
+    for worker in chosen:
+        number, count = worker.worker, worker.gradients
+        means = (worker.seconds_per_gradient, float(delays[number]) / count) if count else (math.nan, math.nan)
+        lines.append([f"worker {number}", shown(count), *map(shown, means)])
+    first = "slowest workers" if len(workers) > len(chosen) else "slowest first"
     return table([first, "gradients", "seconds per gradient", "mean delay"], lines)
 
 

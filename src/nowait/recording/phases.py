@@ -55,8 +55,16 @@ class Phases:
         seconds: float = sum(getattr(self, phase) for phase in PHASES)
         return seconds
 
+    @property
+    def busy(self) -> float:
+        """The seconds from orders to arrivals. Both are times of the server, so other clocks do not matter."""
+        seconds: float = sum(getattr(self, phase) for phase in BUSY)
+        return seconds
+
 
 PHASES = tuple(field.name for field in fields(Phases))
+BUSY = ("receiving", "loading", "computing", "sending")
+"""The phases from an order to its arrival: they say how slow a worker is."""
 
 
 @final

@@ -1,15 +1,23 @@
-"""What a run knows of each worker: where it was, how much it delivered, and where its time went."""
+"""What a run knows of each worker: where it was, how much it delivered, and where its time went.
+
+It also defines what pages and messages mean by the seconds per gradient of a worker (``WorkerStats``), by a straggler
+(``is_straggler``) and by a ticket that takes far longer than usual (``hangs``).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple, final
 
+from nowait.core.notes import STRAGGLER_TIMES
 from nowait.core.types import Integers
 from nowait.recording.phases import Phases, PhaseTotals
 
+HANGS_TIMES, HANGS_SECONDS = 3.0, 1.0
+"""A ticket takes far longer than usual if it takes more than this many times as long, and more than these seconds."""
 Loading = dict[int, tuple[float, float]]
 """Seconds that each worker loaded data: inside of computing a gradient, and before it began."""
 
@@ -45,10 +53,16 @@ class WorkerStats:
 
     @property
     def seconds_per_gradient(self) -> float:
-        """Mean seconds from order to arrival: receiving, loading, computing and sending; 0 without a gradient."""
-        busy = self.phases
-        seconds = busy.receiving + busy.loading + busy.computing + busy.sending
-        return seconds / self.gradients if self.gradients else 0.0
+        """Mean seconds from order to arrival: receiving, loading, computing and sending; 0 without a gradient.
+
+        The first ticket of a process counts from when it began to compute: before, the process was starting.
+        """
+        return self.phases.busy / self.gradients if self.gradients else 0.0
+
+    @property
+    def pace(self) -> float:
+        """Seconds per gradient; if it has delivered none, the seconds for which nothing has come from it."""
+        return self.seconds_per_gradient if self.gradients else self.phases.unfinished
 
     def share_of(self, phase: str) -> float:
         """Return the share of its time that a phase took, such as "sending"."""
@@ -76,6 +90,41 @@ def stats_of_workers(
         gradients = int(totals.arrivals[worker])
         found.append(WorkerStats(worker, place.node, place.device, gradients, share, phases, in_flight[worker]))
     return tuple(found)
+
+
+def is_straggler(seconds: float, others: float) -> bool:
+    """Return whether a worker is much slower than the others.
+
+    ``seconds`` are its seconds per gradient, ``others`` is the median of those of the other workers.
+    """
+    return seconds > others and seconds >= STRAGGLER_TIMES * others
+
+
+def hangs(computing: float, usual: float) -> bool:
+    """Return whether a ticket takes far longer than usual: ``computing`` seconds so far, ``usual`` seconds on average.
+
+    Pages then show the time so far. Nothing is warned of or killed: this is for ``Durations.deadline`` to decide.
+    """
+    return computing > max(HANGS_TIMES * usual, HANGS_SECONDS)
+
+
+def stragglers_of(workers: Sequence[WorkerStats], most: int = 1) -> list[WorkerStats]:
+    """Return the stragglers of a run, the slowest first, at most ``most``.
+
+    A worker is compared with the others that have delivered. One that has not delivered counts with its time so far.
+    """
+    found: list[WorkerStats] = []
+    for worker in sorted(workers, key=lambda worker: (-worker.pace, worker.worker))[:most]:
+        others = others_of(worker, workers)
+        if not others or not is_straggler(worker.pace, median(other.pace for other in others)):
+            break
+        found.append(worker)
+    return found
+
+
+def others_of(worker: WorkerStats, workers: Sequence[WorkerStats]) -> list[WorkerStats]:
+    """Return the other workers that have delivered: those that a worker is compared with."""
+    return [other for other in workers if other.gradients and other is not worker]
 
 
 def workers_body(placements: Sequence[Placement], loading: Loading) -> bytes:

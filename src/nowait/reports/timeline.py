@@ -17,6 +17,7 @@ from nowait.core.types import Floats, Integers
 from nowait.html.numbers import compact, shown
 from nowait.recording import Trace
 from nowait.recording.rows import EVENT_KINDS, OUTCOMES
+from nowait.recording.worker_stats import stragglers_of
 from nowait.reports.limits import Limits
 from nowait.reports.work import choose_workers
 
@@ -29,15 +30,15 @@ EVENTS = {EVENT_KINDS.index(WorkerJoined): "join", EVENT_KINDS.index(WorkerLost)
 EVENTS |= {EVENT_KINDS.index(Resumed): "resume"}
 PINNED = 3
 """The most lanes that are marked as stragglers."""
-SLOW = 2.0
-"""A worker this many times slower than the median is a straggler."""
 DETAIL_SHARE = 0.5
 """The share of the single jobs that are the first jobs of the run."""
 
 
 def timeline(trace: Trace, seconds: Floats, limits: Limits) -> dict[str, Any]:
-    """Return lanes, slowest worker first, with single jobs and, where there are too many, columns."""
+    """Return lanes, stragglers and then slowest first, with single jobs and, where there are too many, columns."""
     workers = choose_workers(seconds, limits.lanes)
+    stragglers = _stragglers(trace, workers)
+    workers = np.concatenate([stragglers, workers[~np.isin(workers, stragglers)]])
     lane = np.full(len(seconds), -1)
     lane[workers] = np.arange(len(workers))
     rows = trace.arrivals[lane[trace.worker] >= 0]
@@ -45,7 +46,7 @@ def timeline(trace: Trace, seconds: Floats, limits: Limits) -> dict[str, Any]:
     start, end = _span(trace, rows)
     exact, kept, detail = _kept_jobs(rows, lane_of, len(workers), limits)
     made = {
-        "lanes": _lanes(workers, seconds),
+        "lanes": _lanes(workers, seconds, len(stragglers)),
         "start": start,
         "end": end,
         "exact": exact.tolist(),
@@ -57,13 +58,17 @@ def timeline(trace: Trace, seconds: Floats, limits: Limits) -> dict[str, Any]:
     return made | {"delays": _delays(rows, lane_of, len(workers), (start, end), limits.columns)}
 
 
-def _lanes(workers: Integers, seconds: Floats) -> list[dict[str, Any]]:
-    typical = float(np.median(seconds)) if len(seconds) else 0.0
+def _stragglers(trace: Trace, workers: Integers) -> Integers:
+    """Return the workers among these that are marked as stragglers, the slowest first."""
+    most = PINNED if len(workers) > PINNED else 1
+    found = np.array([worker.worker for worker in stragglers_of(trace.by_worker(), most)], np.int64)
+    return found[np.isin(found, workers)]
+
+
+def _lanes(workers: Integers, seconds: Floats, pinned: int) -> list[dict[str, Any]]:
     lanes = [{"name": int(worker), "pinned": False, "note": ""} for worker in workers]
-    for place, worker in enumerate(workers[: PINNED if len(workers) > PINNED else 1]):
-        if place == 0 or seconds[worker] > SLOW * typical:
-            taken = float(seconds[worker])
-            lanes[place] |= {"pinned": True, "note": f"{shown(taken, 2)} s" if np.isfinite(taken) else "nothing"}
+    for lane, taken in zip(lanes[:pinned], seconds[workers].tolist(), strict=False):
+        lane |= {"pinned": True, "note": f"{shown(taken, 2)} s" if np.isfinite(taken) else "nothing"}
     return lanes
 
 

@@ -17,13 +17,11 @@ VALID = [code for code, outcome in enumerate(OUTCOMES) if outcome.value in ("app
 
 
 def mean_seconds(runs: Sequence[Run]) -> Floats:
-    """Return the mean seconds from start to arrival, by worker number; infinite for a worker without arrivals."""
-    worker = np.concatenate([run.trace.worker for run in runs])
-    taken = np.concatenate([run.trace.time - run.trace.started for run in runs])
-    ever = [numbers for run in runs for numbers in (run.trace.initial_workers, run.trace.events["worker"])]
-    known = max((int(numbers.max(initial=-1)) + 1 for numbers in ever), default=0)
-    jobs = np.bincount(worker, minlength=known)
-    total = np.bincount(worker, weights=taken, minlength=known)
+    """Return the seconds per gradient of all runs, by worker number; infinite for a worker without arrivals."""
+    stats = [worker for run in runs for worker in run.trace.by_worker()]
+    workers = np.array([worker.worker for worker in stats], np.int64)
+    jobs = np.bincount(workers, weights=[worker.gradients for worker in stats])
+    total = np.bincount(workers, weights=[worker.phases.busy for worker in stats])
     mean: Floats = np.divide(total, jobs, out=np.full(len(jobs), np.inf), where=jobs > 0)
     return mean
 

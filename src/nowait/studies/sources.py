@@ -192,7 +192,7 @@ def completed(trace: Trace) -> tuple[Trace, list[int], list[int]]:
 
 
 def mean_seconds(complete: Trace) -> Floats:
-    """Return the mean seconds per gradient of every worker."""
+    """Return the mean compute seconds of every worker: of a simulation with this trace, its seconds per gradient."""
     counts = np.bincount(complete.worker, minlength=complete.num_workers)
     totals = np.bincount(complete.worker, complete.compute_seconds, minlength=complete.num_workers)
     return np.asarray(np.maximum(totals / np.maximum(counts, 1), 1e-12))

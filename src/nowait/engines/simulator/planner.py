@@ -187,7 +187,8 @@ class Planner(Ledger):
     lend = unknown("the method calls server.lend")
     take_back = unknown("the method calls server.take_back")
     lent = unknown("the method calls server.lent")
-    version_of = unknown("the method calls server.version_of")
+    slot = unknown("the method calls server.slot")
+    forget = unknown("the method calls server.forget")
     rejections = unknown("the method reads server.rejections")
     seed = unknown("the method reads server.seed")
 
@@ -214,7 +215,7 @@ class Planner(Ledger):
             self._start(successor)
         self._codes.append(ARRIVE)
         event = new(GradientArrived, (ticket, None, time, started, seconds))
-        arrival = self._arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, UNKNOWN, self)
+        arrival = self._arrival = Arrival(event, self.delay_of(ticket), self._rows, UNKNOWN, self)
         self.method.on_arrival(self, arrival)  # type: ignore[arg-type]
         self._arrival = arrival.version_held = None
         self._record_valid(arrival)

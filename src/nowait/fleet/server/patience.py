@@ -136,7 +136,11 @@ class Durations:
         self.deviation += (1 - MEMORY) * (abs(difference) - self.deviation)
 
     def deadline(self) -> float:
-        """Return after how many seconds a ticket counts as hung."""
+        """Return after how many seconds a ticket counts as hung.
+
+        A worker may be killed by this, so it also counts how much the times vary; ``worker_stats.hangs`` only decides
+        what pages show, and is sooner.
+        """
         if self.mean < 0:
             return FIRST_DEADLINE
         return max(SHORTEST_DEADLINE, 5 * self.mean + 20 * self.deviation)

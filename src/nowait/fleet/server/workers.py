@@ -11,6 +11,7 @@ from nowait.core import Ticket
 from nowait.fleet.server.events import HOME, SendOrder
 from nowait.fleet.server.patience import FIRST_DEADLINE, Deaths, Durations
 from nowait.fleet.wire.records import FORGET
+from nowait.recording.worker_stats import hangs
 
 NOTABLE_SECONDS = 1.0
 """The live view mentions a ticket that takes longer."""
@@ -93,8 +94,11 @@ class Worker:
         """Return for how many seconds it has computed its ticket or task; None if it has none."""
         return None if self.current is None else max(0.0, at - self.sent)
 
-    def describe(self, at: float) -> str:
-        """Return what it does, for the live view; an empty string if it computes as usual."""
+    def describe(self, at: float, usual: float) -> str:
+        """Return what it does, for the live view; an empty string if it computes as usual.
+
+        ``usual`` are its seconds per gradient, negative if it has delivered none.
+        """
         if self.state is State.ABSENT or self.state is State.ENDING:
             return "waits for room" if self.state is State.ABSENT and self.until <= at else "lost, to be replaced"
         if self.state is State.LEAVING:
@@ -104,7 +108,7 @@ class Worker:
             return "waits"
         if seconds < NOTABLE_SECONDS:
             return ""
-        slow = self.durations.mean >= 0 and seconds > 3 * self.durations.mean
+        slow = usual >= 0 and hangs(seconds, usual)
         return f"{'slow: ' if slow else ''}computes for {seconds:.1f} s"
 
     def count_duration(self) -> None:
