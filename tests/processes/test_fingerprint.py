@@ -14,9 +14,12 @@ import nowait as nw
 from faulty import Faulty
 from nowait.core import sampler
 from nowait.engines.fingerprint import BLOCK, Fingerprint, Identification, Match, products_of
-from nowait.engines.workers import fingerprinting
-from nowait.engines.workers.fingerprinting import Fingerprinting
-from nowait.fleet.wire.records import ReportKind
+from nowait.fleet.host.host import Mailbox
+from nowait.fleet.server import loop
+from nowait.fleet.server.events import HOME
+from nowait.fleet.wire.records import EVALUATOR, FINGERPRINTER
+from nowait.testing import train_scripted
+from nowait.testing.scripted import Die, Hang, Lose, Report, Wait
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
 ALONG = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -142,52 +145,26 @@ def test_a_changed_fingerprint_is_an_error(entry):
         Fingerprint.read(entry)
 
 
-# The process that computes it, without a process
+# What is known is recorded or compared
 
 
-def started(recorded):
+def identification(recorded):
     kept = []
-    mine = Fingerprinting(Identification(Faulty(), recorded, "runs/mine", kept.append))
-    mine.started(serial=4, now=100.0)
-    return mine, kept
+    return Identification(Faulty(), recorded, "runs/mine", kept.append), kept
 
 
 def test_a_new_run_records_it():
-    mine, kept = started(None)
-    assert mine.blocks_the_run(100.0)
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0, ALONG))
+    mine, kept = identification(None)
+    mine.known(Fingerprint(3, "float64", 2.0, ALONG))
     assert kept == [RECORDED | {"problem": repr(Faulty())[:200]}]
-    assert not mine.blocks_the_run(100.0)
-
-
-def test_the_exit_of_a_process_that_has_answered_is_no_failure(caplog):
-    mine, _ = started(None)
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0, ALONG))
-    mine.ended("it ends as it should")
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("recorded", [None, RECORDED])
-def test_a_run_goes_on_without_it_if_it_cannot_be_computed(recorded, caplog):
-    for answer in (
-        lambda mine: mine.answered(ReportKind.ERROR, ("kind", "its traceback")),
-        lambda mine: mine.answered(ReportKind.ERROR, None),
-        lambda mine: mine.answered(ReportKind.FINGERPRINT, None),
-        lambda mine: mine.ended("it was killed"),
-    ):
-        caplog.clear()
-        mine, kept = started(recorded)
-        answer(mine)
-        assert (mine.blocks_the_run(100.0), mine.running, kept) == (False, False, [])
-        assert ("has no fingerprint" if recorded is None else "could not be compared") in caplog.text
 
 
 def test_a_resumed_run_refuses_another_problem_and_is_not_sure_of_a_similar_one(caplog):
-    mine, kept = started(RECORDED)
+    mine, kept = identification(RECORDED)
     with pytest.raises(ValueError, match=r"runs/mine is a run of another problem: that was Mine\(\) with params \[3"):
-        mine.answered(ReportKind.FINGERPRINT, (3, "float64", 3.0, ALONG))
-    mine, kept = started(RECORDED)
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.02, ALONG))
+        mine.known(Fingerprint(3, "float64", 3.0, ALONG))
+    mine, kept = identification(RECORDED)
+    mine.known(Fingerprint(3, "float64", 2.02, ALONG))
     assert "the problem may not be the one of runs/mine" in caplog.text
     assert "the first gradients differ by 0.0099 of their norm" in caplog.text
     assert kept == []
@@ -238,22 +215,52 @@ class Alike:
         return 0.5 * self.factor * float(point @ point)
 
 
-@pytest.mark.parametrize(("recorded", "seconds", "killed"), [(None, 10.0, False), (RECORDED, 120.0, True)])
-def test_a_process_that_takes_too_long_does_not_block_the_run(recorded, seconds, killed, caplog):
-    """A new run may still record the answer later; a comparison would come too late."""
-    mine, kept = started(recorded)
-    assert mine.blocks_the_run(99.9 + seconds)
-    assert not mine.blocks_the_run(100.0 + seconds)
-    assert mine.must_be_killed() is killed
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0, ALONG))
-    assert len(kept) == (recorded is None)
+# The process that computes it, without a process
+
+
+@pytest.mark.parametrize("recorded", [None, RECORDED])
+@pytest.mark.parametrize("death", [[Die(FINGERPRINTER)], [Lose(HOME)]])
+def test_a_run_goes_on_without_it_if_its_process_is_gone(death, recorded, caplog):
+    mine, kept = identification(recorded)
+    run = train_scripted(Faulty(), METHOD, workers=2, steps=20, script=death, identification=mine)
+    assert (run.stats.steps, kept) == (20, [])
+    assert ("has no fingerprint" if recorded is None else "could not be compared") in caplog.text
+
+
+def test_a_new_run_waits_ten_seconds_for_it_and_records_it_later():
+    mine, kept = identification(None)
+    script = [Wait(11.0), Report(EVALUATOR), Report(0), Report(FINGERPRINTER)]
+    run = train_scripted(Faulty(), METHOD, workers=2, steps=20, script=script, identification=mine)
+    assert run.trace.worker[0] == 0
+    assert run.stats.seconds < 1.0, "the clock of the run starts after the wait"
+    assert len(kept) == 1
+
+
+def test_a_resumed_run_waits_two_minutes_and_then_kills_the_process(caplog):
+    mine, kept = identification(RECORDED)
+    seen, script = [], [Hang(FINGERPRINTER), Wait(119.0), Wait(2.0)]
+    run = train_scripted(Faulty(), METHOD, workers=2, steps=20, script=script, identification=mine, look=seen.append)
+    assert seen[0].hosts.killed == [FINGERPRINTER]
+    assert (run.stats.steps, kept) == (20, [])
+    assert "could not be compared with the one of runs/mine: one gradient took longer than 120 s" in caplog.text
 
 
 def test_without_a_folder_there_is_nothing_to_do():
-    mine = Fingerprinting(None)
-    assert not mine.is_wanted
-    assert not mine.blocks_the_run(0.0)
-    mine.ended("nothing")
+    seen = []
+    train_scripted(Faulty(), METHOD, workers=2, steps=5, look=seen.append)
+    assert FINGERPRINTER not in [worker for worker, _ in seen[0].hosts.started]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_answer_without_its_details_is_no_fingerprint(resumed, interrupted, tmp_path, caplog, monkeypatch):
+    details = Mailbox.details
+    monkeypatch.setattr(Mailbox, "details", lambda *given: None if given[1] == FINGERPRINTER else details(*given))
+    if resumed:
+        shutil.copytree(interrupted, tmp_path / "run", symlinks=True)
+        assert nw.resume(tmp_path / "run", Faulty()).stats.steps == 100
+    else:
+        nw.train(Faulty(), METHOD, workers=1, steps=5, folder=tmp_path / "run")
+    assert "computing one gradient failed: its traceback did not arrive" in caplog.text
 
 
 # In runs
@@ -310,7 +317,7 @@ def interrupted(tmp_path_factory):
 @pytest.mark.parametrize("fault", ["kill", "leave", "fail", "hang"])
 def test_a_gradient_that_crashes_raises_or_hangs_is_no_comparison(fault, interrupted, tmp_path, caplog, monkeypatch):
     """Job 0 of worker 0 is what the fingerprint is made of; the run has it behind when it is resumed."""
-    monkeypatch.setattr(fingerprinting, "SECONDS_TO_COMPARE", 0.2 if fault == "hang" else 120.0)
+    monkeypatch.setattr(loop, "SECONDS_TO_COMPARE", 0.2 if fault == "hang" else 120.0)
     shutil.copytree(interrupted, tmp_path / "run", symlinks=True)
     recorded = fingerprint_of(tmp_path / "run")
     caplog.clear()

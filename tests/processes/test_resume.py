@@ -1,7 +1,7 @@
 """Checkpoints: the server is killed at any moment, and the run goes on as if nothing but time was lost."""
 
 import contextlib
-import importlib
+import functools
 import json
 import os
 import select
@@ -21,9 +21,10 @@ from forked_zygotes import TEMPLATES
 from nowait.core import Server
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
-from nowait.engines.workers import failures
+from nowait.fleet import run as run_module
 from nowait.fleet.host.launch import THREAD_VARIABLES
 from nowait.fleet.options import WorkerOptions
+from nowait.fleet.server import patience
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
 from nowait.recording.folder import RunFolder
@@ -33,11 +34,6 @@ from nowait.recording.run import read_config
 from nowait.testing import ScriptedWorkers
 
 CRASHED = {"method": "asynchronous", "steps": 60, "every": 10}
-ENGINES = {
-    "processes": "nowait.engines.processes.local",
-    "ray": "nowait.engines.cluster.engine",
-    "listen": "nowait.engines.listen.engine",
-}
 MARK = "NOWAIT_TEST_RUN"
 """The environment variable by which the processes of a run are known."""
 
@@ -101,10 +97,9 @@ def test_a_killed_server_goes_on_from_its_last_checkpoint(method, parts, tmp_pat
     assert loaded.config == run.config
 
 
-@pytest.mark.parametrize("engine", ["processes", "ray", "listen"])
+@pytest.mark.parametrize("engine", [None, nw.RayCluster(), nw.Listen(port=0, key_file="key")], ids=repr)
 def test_workers_that_join_a_resumed_run_later_have_a_share_of_the_data_of_their_own(engine, monkeypatch):
     """Every worker knows the numbers of all; workers 2 and 5 are started as soon as there is room."""
-
     jobs = []
 
     @contextlib.contextmanager
@@ -113,17 +108,17 @@ def test_workers_that_join_a_resumed_run_later_have_a_share_of_the_data_of_their
         raise KeyboardInterrupt
         yield
 
-    module = importlib.import_module(ENGINES[engine])
-    monkeypatch.setattr(module, "shared_resources", resources)
+    monkeypatch.setattr(run_module, "shared_resources", resources)
     server = Server(nw.AsynchronousSGD(0.1), np.zeros(2), [0, 1])
     checkpoint = types.SimpleNamespace(wanted=[0, 1, 2, 5])
     parts = types.SimpleNamespace(server=server, checkpoint=checkpoint, problem=Faulty(), best=None, wires=None)
     points = types.SimpleNamespace(length=2, dtype=np.dtype(float))
-    arguments = [parts, points, WorkerOptions()]
-    arguments = [*arguments, 0, None, None] if engine == "processes" else [None, 1, *arguments]
-    settings = {} if engine == "processes" else {"seed": 0, "progress": False}
+    if engine is None:
+        train = functools.partial(run_module.train_here, seed=0, progress=False, zygote=None)
+    else:
+        train = functools.partial(run_module.train_elsewhere, engine, 1, seed=0, progress=False)
     with pytest.raises(KeyboardInterrupt):
-        module.train(*arguments, **settings)
+        train(parts=parts, points=points, options=WorkerOptions())
     assert jobs[0].workers == (0, 1, 2, 5)
 
 
@@ -437,8 +432,8 @@ def test_the_workers_of_a_resumed_run_have_different_shares_though_their_numbers
 
 def test_workers_that_were_being_replaced_when_the_server_died_come_back(tmp_path, caplog, monkeypatch):
     """Worker 0 died twice, and would be replaced in an hour."""
-    monkeypatch.setattr(failures, "FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr(failures, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 3600.0)
 
     def die(control):
         if control.steps >= 300 and control.num_workers == 1:

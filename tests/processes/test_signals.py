@@ -12,7 +12,7 @@ from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView
 from nowait.engines.screens import TerminalScreen
 from nowait.engines.signals import Interruption
-from nowait.engines.workers.loop import Loop
+from nowait.fleet.server.loop import Loop
 from nowait.recording import TraceRecorder
 from nowait.testing import ScriptedWorkers
 
@@ -69,13 +69,13 @@ def test_a_hangup_ends_a_run_with_a_checkpoint(tmp_path, caplog):
 
 
 def test_a_second_signal_while_processes_end_does_not_lose_the_last_checkpoint(tmp_path, monkeypatch):
-    end = Loop._end_processes
+    end = Loop._close_source
 
     def interrupted(loop):
-        monkeypatch.setattr(Loop, "_end_processes", end)
+        monkeypatch.setattr(Loop, "_close_source", end)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_end_processes", interrupted)
+    monkeypatch.setattr(Loop, "_close_source", interrupted)
     with pytest.raises(KeyboardInterrupt):
         nw.train(Faulty(), METHOD, workers=2, steps=30, folder=tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "step_30").is_dir()

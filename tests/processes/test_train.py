@@ -18,10 +18,10 @@ import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, shared_memory, train_until
 from forked_zygotes import children
 from nowait.core import sampler
-from nowait.engines.workers import failures
-from nowait.engines.workers.clock import SystemClock
 from nowait.fleet.host import launch
 from nowait.fleet.platform import portable
+from nowait.fleet.server import patience
+from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.shared import SharedSlots
 from nowait.testing import CATALOGUE
 
@@ -107,7 +107,7 @@ def test_an_error_is_shown_with_its_worker_and_the_run_goes_on(caplog):
 
 
 def test_a_worker_that_hangs_is_named_and_replaced_if_asked(caplog, monkeypatch):
-    monkeypatch.setattr(failures, "SHORTEST_DEADLINE", 0.02)
+    monkeypatch.setattr(patience, "SHORTEST_DEADLINE", 0.02)
     problem = Faulty({(1, 40): "hang"})
 
     class Watch(nw.Callback):
@@ -576,10 +576,12 @@ def test_a_problem_whose_process_must_not_be_forked_has_workers_that_are_new_int
 
 
 def test_polling_before_sleeping_finds_the_same_input():
-    clock, (reading, writing) = SystemClock(spin_seconds=1e-4), os.pipe()
-    assert clock.wait(frozenset([reading]), 1e-3) == []
+    hub, (reading, writing), seen = Hub(spin_seconds=1e-4), os.pipe(), []
+    hub.add(reading, lambda: seen.append(os.read(reading, 1)))
+    assert not hub.wait(1e-3)
     os.write(writing, b"x")
-    assert clock.wait(frozenset([reading]), 60.0) == [reading]
+    assert hub.wait(60.0)
+    assert seen == [b"x"]
     for end in (reading, writing):
         os.close(end)
 

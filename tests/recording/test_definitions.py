@@ -13,8 +13,7 @@ from nowait.core.notes import Waiting
 from nowait.dashboard.summary import TraceSummary
 from nowait.dashboard.workers import WorkerRow, rows_of_the_whole_run, straggler_of
 from nowait.engines.live import WorkerView, stragglers_first
-from nowait.engines.workers.failures import Durations
-from nowait.engines.workers.state import WorkerState
+from nowait.fleet.server.workers import State, Worker
 from nowait.recording.diagnosis import diagnosis, slowest
 from nowait.recording.phases import Phases
 from nowait.recording.worker_stats import (
@@ -132,10 +131,9 @@ def test_a_ticket_hangs_on_all_pages_or_on_none(computing, usual):
     expected = hangs(computing, usual)
     assert expected == (computing > 3 * usual and computing > 1)
     stats = WorkerStats(0, "", "cpu", 5, 0.1, Phases(computing=1.0), computing)
-    state = WorkerState(0, 0, 0, Durations())
-    state.ordered(Ticket(0, 0, 0, 0, 0.0), now=0.0)
+    worker = Worker(0, State.COMPUTING, ticket=Ticket(0, 0, 0, 0, 0.0))
     assert WorkerView(0, 5, usual, "", computing=computing).hangs == expected
-    assert state.describe(computing, usual).startswith("slow: ") == expected
+    assert worker.describe(computing, usual).startswith("slow: ") == expected
     assert (WorkerRow(stats, "computing", usual, 1, job_seconds=computing).pace == computing) == expected
 
 

@@ -22,13 +22,13 @@ from nowait.core.types import Vector
 from nowait.engines.budget import Budget
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
-from nowait.fleet.preparing import prepare_to_listen
-from nowait.fleet.sources.ray_cluster import connected
 from nowait.engines.session import Parts
 from nowait.fleet.host.launch import Zygote, ZygoteCopy, launch_zygote
 from nowait.fleet.options import Listen, RayCluster, WorkerOptions, sent_through
 from nowait.fleet.platform import available_cores, require_ray_hosts, server_threads
+from nowait.fleet.preparing import prepare_to_listen
 from nowait.fleet.run import train_elsewhere, train_here
+from nowait.fleet.sources.ray_cluster import connected
 from nowait.fleet.wire.shared import shared_slots
 from nowait.numerics.parallel import using_threads
 from nowait.problems.encodings import Encodings, sent_vectors

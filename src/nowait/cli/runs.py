@@ -24,8 +24,8 @@ from nowait.cli.stepping import Stepping, stepping_of
 from nowait.cli.texts import slowdown_of, target_of
 from nowait.core import checks
 from nowait.core.randomness import checked_seed
-from nowait.fleet.sources.ray_cluster import import_ray
 from nowait.fleet.options import checked_engine
+from nowait.fleet.sources.ray_cluster import import_ray
 
 
 @final

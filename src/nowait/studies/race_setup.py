@@ -16,9 +16,9 @@ from nowait.api.simulate import simulate
 from nowait.api.train import train
 from nowait.api.train_arguments import TOGETHER, check_slowdown, checked_workers
 from nowait.core import Output, Problem, Update, checks
-from nowait.fleet.sources.ray_cluster import connected, import_ray
 from nowait.fleet.host.launch import shared_zygote
 from nowait.fleet.options import RayCluster, checked_engine
+from nowait.fleet.sources.ray_cluster import connected, import_ray
 from nowait.html.numbers import shown
 from nowait.recording import Interrupted, Run, checked_callbacks
 from nowait.recording.fresh import is_taken, nearest_folder

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import signal
+import socket
 import sys
 import threading
 import types
@@ -19,14 +20,14 @@ import pytest
 import nowait as nw
 from faulty import Faulty, train_until
 from forked_zygotes import children
-from nowait.engines.processes.local import LocalPools
-from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.pool import Ended
-from nowait.engines.workers import failures
-from nowait.engines.workers.transport import Died, Gone, Reports
 from nowait.fleet.host import launch
+from nowait.fleet.host.host import Machine, Mailbox, Resources
 from nowait.fleet.host.launch import start_zygote
 from nowait.fleet.platform import portable
+from nowait.fleet.server import patience
+from nowait.fleet.server.events import HostReady, ProcessDied
+from nowait.fleet.wire.hub import Hub
+from nowait.fleet.wire.stream import MessageStream
 from nowait.fleet.worker.worker import run_worker
 from nowait.testing import CATALOGUE
 
@@ -55,7 +56,7 @@ class Loads(Faulty):
 
 @pytest.mark.skipif(portable(), reason="there prepare() is called in every worker, not in the zygote alone")
 def test_a_second_kill_of_the_zygote_while_it_reloads_is_one_more_failure(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(failures, "FIRST_PAUSE", 1e-3)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 1e-3)
     problem = Loads(tmp_path, deadly={1, 2})
     run = train_until(lambda jobs: {0, 1} <= jobs.keys() and jobs[0] > 20, problem, ASYNCHRONOUS, workers=2)
     assert len(os.listdir(tmp_path)) == 4, "it was loaded once, twice in vain, and once more"
@@ -66,7 +67,7 @@ def test_a_second_kill_of_the_zygote_while_it_reloads_is_one_more_failure(tmp_pa
 
 @pytest.mark.skipif(portable(), reason="there prepare() is called in every worker, not in the zygote alone")
 def test_a_zygote_that_never_comes_back_stops_the_run(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(failures, "FIRST_PAUSE", 1e-3)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 1e-3)
     problem = Loads(tmp_path, deadly=range(1, 100))
     with pytest.raises(nw.WorkerFailedError, match="the process that starts workers ended repeatedly"):
         nw.train(problem, ASYNCHRONOUS, workers=2, steps=10**9, max_failures=2)
@@ -230,33 +231,29 @@ def test_a_worker_that_cannot_be_forked_is_one_death_and_the_others_go_on(caplog
     assert "was killed" not in caplog.text
 
 
-class LeavesTogether:
-    """A pool of which the last worker and the zygote have ended at the same time."""
+def test_a_pool_that_is_closed_at_the_death_of_its_last_worker_says_nothing_more():
+    """Its zygote ends at the same time: the end of the host was asked for, so it is not lost."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(Mailbox.open()) as mailbox, theirs:
+        payload = types.SimpleNamespace(sizes=[], fd=mailbox.reports)
+        slots = types.SimpleNamespace(views=[], fd=mailbox.reports, close=lambda: None)
+        resources = Resources(slots, slots, mailbox, payload)
+        machine, seen = Machine(resources, Hub(), lambda *_: None), []
 
-    has_messages, control, closed = True, types.SimpleNamespace(fileno=lambda: 0), False
-
-    def receive(self):
-        return [Died(4, 0), Ended("its zygote ended", lasting=False)]
-
-    def close(self):
-        self.closed = True
-
-
-def test_a_host_that_is_dismissed_at_the_death_of_its_last_worker_ends_only_once():
-    with contextlib.closing(Mailbox.open()) as mailbox:
-        slots = types.SimpleNamespace(views=[])
-        pools = LocalPools(types.SimpleNamespace(mailbox=mailbox, gradients=slots))
-        leaving, staying = LeavesTogether(), LeavesTogether()
-        for place, pool_of_place in ((1, leaving), (2, staying)):
-            pools._pools[place] = (pool_of_place, 1)
-        seen = []
-        for event in pools.receive([]):
-            if isinstance(event, Died) and 1 in pools:
-                pools.remove(1)
+        def emit(event):
             seen.append(event)
-    assert leaving.closed
-    gone = [event for event in seen if not isinstance(event, Reports)]
-    assert gone == [Died(4, 0), Died(4, 0), Gone(2, "its zygote ended")]
+            if isinstance(event, ProcessDied):
+                machine.remove(1)
+
+        pool = machine.add(ours, emit, host=1, seats=1)
+        pool._orders[4] = os.open(os.devnull, os.O_WRONLY)
+        zygote = MessageStream(theirs)
+        for message in (("ready",), ("died", 4, 0), ("ended", "its zygote ended")):
+            zygote.send(message, (), wait=lambda: None)
+        theirs.shutdown(socket.SHUT_WR)
+        machine.hub.wait(1.0)
+        machine.close()
+    assert seen == [HostReady(1, 1, name=socket.gethostname()), ProcessDied(4, 0)]
 
 
 # Copies

@@ -922,4 +922,6 @@ def _view(worker: Worker, at: float, jobs_of: Callable[[int], int], stats: Worke
         return WorkerView(worker.number, gradients, -1.0, worker.describe(at, -1.0), stats, present=False)
     usual = stats is not None and stats.gradients
     seconds = stats.seconds_per_gradient if stats is not None and usual else worker.durations.mean
-    return WorkerView(worker.number, gradients, seconds, worker.describe(at, seconds), stats, computing=worker.computing(at))
+    return WorkerView(
+        worker.number, gradients, seconds, worker.describe(at, seconds), stats, computing=worker.computing(at)
+    )

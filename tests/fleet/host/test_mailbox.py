@@ -8,7 +8,7 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.processes.mailbox import DetailsTable, Mailbox
+from nowait.fleet.host.host import Mailbox
 from nowait.fleet.platform import is_ready
 from nowait.fleet.wire.records import REPORT, ReportKind
 
@@ -59,12 +59,11 @@ def test_details_are_collected_with_the_reports_so_that_stale_ones_never_block_a
     assert mailbox.details(1, sent) == ("the last",)
 
 
-def test_memory_of_details_is_bounded_by_the_number_of_workers():
-    table = DetailsTable()
+def test_memory_of_details_is_bounded_by_the_number_of_workers(mailbox):
     for ticket in range(1_000):
-        table.add(ticket % 3, ticket, ("text",))
-    assert [table.take(worker, ticket) for worker, ticket in ((0, 999), (1, 997), (2, 998))] == [("text",)] * 3
-    assert table.take(0, 996) is None
+        mailbox.add_details(ticket % 3, ticket, ("text",))
+    assert [mailbox.details(worker, ticket) for worker, ticket in ((0, 999), (1, 997), (2, 998))] == [("text",)] * 3
+    assert mailbox.details(0, 996) is None
 
 
 def test_all_reports_are_read(mailbox):
