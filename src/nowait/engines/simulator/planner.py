@@ -180,8 +180,6 @@ class Planner(Ledger):
     finish = unknown("the method calls server.finish")
     close = unknown("the method calls server.close")
     declare_diverged = unknown("the method calls server.declare_diverged")
-    slot = unknown("the method calls server.slot")
-    forget = unknown("the method calls server.forget")
     retain = unknown("the method calls server.retain")
     release = unknown("the method calls server.release")
     lend = unknown("the method calls server.lend")
