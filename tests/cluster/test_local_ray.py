@@ -42,7 +42,7 @@ def processes_with(mark):
             environment, command = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        ours = b"nowait.engines" in command or command.startswith(b"ray::Host")
+        ours = b"nowait.fleet" in command or command.startswith(b"ray::Host")
         if ours and f"{MARK}={mark}".encode() in environment.split(b"\0"):
             found.append(int(folder.name))
     return found
