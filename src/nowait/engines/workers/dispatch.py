@@ -69,7 +69,8 @@ class Dispatcher:
     ) -> None:
         self._transport, self._workforce, self._clock = transport, workforce, clock
         self._server, self._recorder, self._device_of = parts.server, parts.recorder, parts.capabilities.device_of
-        self.session = Session(parts, self, evaluator=self, standstill=Standstill(real=True))
+        standstill = Standstill(real=True)
+        self.session = Session(parts, parts.server, parts.recorder, self, evaluator=self, standstill=standstill)
         self.fingerprinting = Fingerprinting(parts.identification)
         self._imitating = imitating
         """True if workers imitate slower ones, so that a cancelled ticket can be cut short."""

@@ -7,6 +7,7 @@ from typing import final
 
 import numpy as np
 
+from nowait.core import Event
 from nowait.core.memory import to_host
 from nowait.engines.exposition import RunSnapshot, growing_seconds
 from nowait.engines.results import bytes_sent
@@ -23,7 +24,7 @@ RECENT = 2_000
 class Snapshots:
     """Describes a run that goes on."""
 
-    def __init__(self, parts: Parts, session: Session, failures: Failures, transport: Transport) -> None:
+    def __init__(self, parts: Parts, session: Session[Event], failures: Failures, transport: Transport) -> None:
         self._parts, self._session, self._failures, self._transport = parts, session, failures, transport
         params = to_host(parts.server.params)
         self._gradient_bytes, self._point_bytes = bytes_sent(parts.recorder.sent, parts.capabilities, params)
