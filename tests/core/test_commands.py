@@ -127,7 +127,7 @@ def test_a_worker_that_joins_again_is_assigned_nothing_it_had_before():
     assert server.handle(WorkerLost(0, 1.0)) == []
     assert server.handle(WorkerJoined(0, 2.0)) == [assign(2, 0, job=2, time=2.0)]
     assert server.handle(gradient_from(server, 0, time=3.0)) == []
-    assert not server.in_flight
+    assert server.in_flight.of(0) == ()
 
 
 # Net commands

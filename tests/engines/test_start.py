@@ -67,7 +67,8 @@ def test_a_loss_that_comes_late_is_judged_by_the_step_it_is_of():
 
     options = {"evaluate_every": None, "update": None, "output": None, "callbacks": (), "initial": None, "seed": 0}
     for step, words in ((0, "Look at the problem's gradient and loss"), (1, "Try a stepsize ten times smaller")):
-        session = Session(make_parts(Problem(), METHOD, [0, 1], Budget(steps=9), **options), None, evaluator=NoAnswer())
+        parts = make_parts(Problem(), METHOD, [0, 1], Budget(steps=9), **options)
+        session = Session(parts, parts.server, parts.recorder, None, evaluator=NoAnswer())
         session.begin()
         session.start()
         for worker in (0, 1):

@@ -28,7 +28,9 @@ def test_a_turn_is_a_step_along_the_sum_of_the_groups_gradients():
     assert deliver(server, 0, 1.0) == []
     commands = deliver(server, 1, 2.0)
     assert server.params.tolist() == [-1.5, -1.5]
-    assert [(command.ticket.worker, command.ticket.version) for command in commands] == [(0, 1), (0, 1), (1, 1), (1, 1)]
+    assert commands == [Assign(server.in_flight.first_of(worker)) for worker in (0, 1)]
+    issued = [(ticket.worker, ticket.version) for worker in (0, 1) for ticket in server.in_flight.of(worker)]
+    assert issued == [(0, 1), (0, 1), (1, 1), (1, 1)], "each gets two, and the second one is queued"
 
 
 def test_a_group_waits_for_its_turn_and_then_shares_a_step():
@@ -38,7 +40,8 @@ def test_a_group_waits_for_its_turn_and_then_shares_a_step():
     assert server.steps == 0
     commands = deliver(server, 0, 4.0)
     assert (server.steps, server.params.tolist()) == (1, [-7.0, -7.0])
-    assert sorted(command.ticket.worker for command in commands) == [0, 0, 1, 1]
+    assert [command.ticket.worker for command in commands] == [0, 1]
+    assert sorted(ticket.worker for ticket in server.in_flight.values()) == [0, 0, 1, 1]
 
 
 def test_equal_workers_never_wait_in_a_cycle():

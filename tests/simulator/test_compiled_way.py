@@ -176,6 +176,15 @@ def test_a_cap_far_away_costs_nothing():
     assert run.stats.steps < 10_000
 
 
+def test_a_run_whose_tickets_were_all_cancelled_says_why_it_made_no_step():
+    method = nw.MindFlayerSGD(0.1, trials=1, timeout_seconds=0.5)
+    first, second = with_both(method=method, speeds=nw.speeds.Fixed([1.0] * 3), seconds=20.0)
+    assert first.stats.engine == "compiled"
+    assert first.stats.advice == second.stats.advice
+    assert "no step was made" in first.stats.advice
+    assert "Every attempt took longer than timeout_seconds=0.5" in first.stats.advice
+
+
 def test_the_arrays_of_a_schedule_grow(monkeypatch):
     monkeypatch.setattr(schedule, "FIRST_ROWS", 16)
     monkeypatch.setattr(schedule, "ROWS_AT_A_TIME", 10)

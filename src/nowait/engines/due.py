@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
-from nowait.core.ledger import Counts
 from nowait.engines.budget import Budget, EvaluationPlan
-
-
-class RunCounters(Protocol):
-    """The counters of a run."""
-
-    @property
-    def steps(self) -> int:
-        """Steps made."""
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of gradients."""
-
-    @property
-    def now(self) -> float:
-        """The time of the latest event, in seconds."""
+from nowait.engines.run_server import RunCounters
 
 
 @final

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from numpy.typing import NDArray
 
-from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core import GradientArrived, WorkerJoined, WorkerLost, checks
 from nowait.core.ledger import Counts
 from nowait.core.memory import to_host
 from nowait.core.notes import Note
 from nowait.core.problem import checked_metrics
 from nowait.core.types import Vector
+from nowait.engines.run_server import RunCounters
 from nowait.recording import Callback, Control, History, Run
 from nowait.recording.worker_stats import WorkerStats
 
@@ -97,11 +98,11 @@ class Hooks:
             except Exception as error:
                 logger.warning("the run failed, and then a callback's on_end did as well: %r", error)
 
-    def resumed(self, server: Server) -> None:
+    def resumed(self, server: RunCounters) -> None:
         """Take the counts of a resumed run as already reported."""
         self._steps, self._dropped = server.steps, server.counts.dropped
 
-    def handled(self, event: Event, server: Server, control: Control) -> None:
+    def handled(self, event: object, server: RunCounters, control: Control) -> None:
         """Call the hooks for what an event changed."""
         if server.steps != self._steps:
             self._steps = server.steps
@@ -155,7 +156,7 @@ class SessionControl:
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session[Any]) -> None:
         self._session = session
 
     @property
@@ -181,12 +182,12 @@ class SessionControl:
     @property
     def num_workers(self) -> int:
         """The live number of workers."""
-        return self._session.server.num_workers
+        return len(self._session.workers)
 
     @property
     def workers(self) -> tuple[int, ...]:
         """The numbers of the live workers."""
-        return tuple(self._session.server.workers)
+        return tuple(self._session.workers)
 
     @property
     def params(self) -> Vector:
@@ -249,7 +250,7 @@ class SessionControl:
 
     def remove_worker(self, worker: int) -> None:
         """Remove a worker."""
-        if worker not in self._session.server.workers:
+        if worker not in self._session.workers:
             raise ValueError(f"cannot remove worker {worker!r}: the live workers are {list(self.workers)}")
         self._session.worker_control.remove_worker(worker)
 

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from nowait.core import Event
 from nowait.core.memory import to_host
 from nowait.engines.exposition import CONTENT_TYPE, RunSnapshot, exposition, growing_seconds
 from nowait.engines.host_names import HostNames, own_names
@@ -33,7 +34,7 @@ RECENT = 2_000
 class Snapshots:
     """Describes a run with real workers that goes on."""
 
-    def __init__(self, parts: Parts, session: Session, engine: str) -> None:
+    def __init__(self, parts: Parts, session: Session[Event], engine: str) -> None:
         self._parts, self._session, self._engine = parts, session, engine
         params = to_host(parts.server.params)
         self._gradient_bytes, self._point_bytes = bytes_sent(parts.recorder.sent, parts.capabilities, params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from nowait.core.capabilities import Capabilities
 from nowait.core.memory import memory_of, to_host
 from nowait.core.types import Integers, Vector, norm
 from nowait.engines.parts import Parts
+from nowait.engines.run_server import RunRecorder, RunServer
 from nowait.problems.encodings import codec_of
 from nowait.recording import HistoryRecorder, Run, Stats
 from nowait.recording.files import vector_checksum
@@ -40,16 +41,17 @@ class Ending:
     interrupted: bool
 
 
-def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
-    """Return the run that the parts have made."""
-    server, recorder = parts.server, parts.recorder
+def build_run(
+    parts: Parts, server: RunServer[Any], recorder: RunRecorder, history: HistoryRecorder, ending: Ending
+) -> Run:
+    """Return the run that a server has made of the parts."""
     last_norm = norm(to_host(server.params))  # before params are copied, because it needs memory as well
     last = memory_of(server.params).copy_to_host(server.params)
     recorder.params_are(server.steps, vector_checksum(last))
     counts, tally = server.counts, recorder.tally()
     if parts.keeper is not None:
         parts.keeper.folder.keep_trace()
-        recorder.finish(ending.seconds, last_norm)
+        parts.recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
     bytes_of_gradient, bytes_of_point = bytes_sent(trace.sent, parts.capabilities, last)
     phases = tally.phases

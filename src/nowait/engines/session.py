@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, final
+from typing import Any, Generic, Protocol, TypeVar, final
 
 from numpy.typing import NDArray
 
-from nowait.core import Command, Event, TimerFired
+from nowait.core import Command, TimerFired
+from nowait.core.membership import WorkerSet
 from nowait.core.memory import to_host
 from nowait.core.notes import Note
 from nowait.core.problem import TRAINING_LOSS, Evaluation, evaluation
@@ -22,6 +23,7 @@ from nowait.engines.due import Due
 from nowait.engines.hooks import Hooks, SessionControl, WorkerControl
 from nowait.engines.parts import Parts
 from nowait.engines.results import Ending, build_run, is_reasonable
+from nowait.engines.run_server import RunRecorder, RunServer
 from nowait.engines.training_losses import TrainingLosses
 from nowait.recording import History, HistoryRecorder, Run
 from nowait.recording.checkpoints import Checkpoint
@@ -31,6 +33,9 @@ from nowait.recording.worker_stats import WorkerStats
 __all__ = ["Evaluator", "Parts", "Session", "Snapshot", "WorkerControl"]
 
 logger = logging.getLogger("nowait")
+
+EventT = TypeVar("EventT")
+"""What the server of a session handles: an ``Event``, or a stretch of a plan."""
 
 
 class Evaluator(Protocol):
@@ -51,18 +56,24 @@ class Snapshot:
 
 
 @final
-class Session:
-    """One run from start to end. The engine feeds it events and executes the commands it returns."""
+class Session(Generic[EventT]):
+    """One run from start to end. The engine feeds it events and executes the commands it returns.
+
+    ``server`` and ``recorder`` are those of the parts, or the playback of a plan.
+    """
 
     def __init__(
         self,
         parts: Parts,
+        server: RunServer[EventT],
+        recorder: RunRecorder,
         worker_control: WorkerControl,
         evaluator: Evaluator | None = None,
         standstill: Standstill | None = None,
     ) -> None:
         self._parts = parts
-        self.server = parts.server
+        self.server = server
+        self._recorder = recorder
         self._worker_control: WorkerControl | None = worker_control
         self._evaluator = evaluator
         self._has_real_workers = evaluator is not None
@@ -108,7 +119,7 @@ class Session:
         if checkpoint is None or checkpoint.is_start:
             self._first_commands = self.server.start()
         else:
-            self._first_commands = self.server.resume(checkpoint.state)
+            self._first_commands = self._parts.server.resume(checkpoint.state)
             self._continue(checkpoint)
         self._hooks.started(SessionControl(self))
 
@@ -126,7 +137,7 @@ class Session:
         if self._keeper is not None:
             self._keeper.folder.begin()
         if self._standstill is not None:
-            self._due.look = self._standstill.next_look(self.server)
+            self._due.look = self._standstill.next_look(self._parts.server)
         if self._evaluated_step != self.server.steps:
             self._evaluate()
         else:
@@ -134,22 +145,22 @@ class Session:
         if self._is_resumed:
             self._start_again()
         elif self._keeper is not None:
-            self._hooks.checkpointed(SessionControl(self), self._keeper.start(self.server))
+            self._hooks.checkpointed(SessionControl(self), self._keeper.start(self._parts.server))
         return self._first_commands
 
     def _start_again(self) -> None:
         if self._keeper is not None:
-            self._keeper.plan(self.server)
+            self._keeper.plan(self._parts.server)
         self.finished = self.finished or self._parts.budget.exhausted(self.server.steps, self.server.counts.gradients)
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: EventT) -> list[Command]:
         """Pass an event to the server; then call hooks, write checkpoints, evaluate and end the run where due."""
         server, due = self.server, self._due
         commands = server.handle(event)
         if self._watched:
             self._watch(event)
         if type(event) is TimerFired and self._standstill is not None:
-            self._standstill.timer_expired(server)
+            self._standstill.timer_expired(self._parts.server)
             self._look_for_standstill()
         if (
             server.steps >= due.steps
@@ -160,8 +171,8 @@ class Session:
             self._check()
         return commands
 
-    def _watch(self, event: Event) -> None:
-        if self._keeper is not None and self._keeper.is_due(self.server):
+    def _watch(self, event: EventT) -> None:
+        if self._keeper is not None and self._keeper.is_due(self._parts.server):
             self._checkpoint(in_background=True)
         if self._hooks.follow_events:
             self._hooks.handled(event, self.server, SessionControl(self))
@@ -169,7 +180,7 @@ class Session:
     def _look_for_standstill(self) -> None:
         """Warn once of a method that makes no progress; end a simulation that would never end."""
         assert self._standstill is not None
-        server, budget = self.server, self._parts.budget
+        server, budget = self._parts.server, self._parts.budget
         if not self._told and (reason := self._standstill.reason(server)):
             self._told = True
             if not self._parts.quiet:
@@ -202,6 +213,11 @@ class Session:
         """The latest metrics and the current training loss, for the live view."""
         training_loss = self.training_losses.latest
         return {**self.metrics, **({} if training_loss is None else {TRAINING_LOSS: training_loss})}
+
+    @property
+    def workers(self) -> WorkerSet:
+        """The live workers."""
+        return self._parts.server.workers
 
     @property
     def history(self) -> History:
@@ -241,7 +257,7 @@ class Session:
     def close(self) -> None:
         """Break the reference cycle with the engine, and release the memory of params."""
         self._worker_control = self._evaluator = None
-        self.server.close(self._last)
+        self._parts.server.close(self._last)
 
     def interrupt(self, signal: str) -> None:
         """End the run because of a signal."""
@@ -264,7 +280,7 @@ class Session:
             self._evaluate_last()
         if server.steps == 0 and not self.advice and not self._parts.budget.has_target:
             in_time = server.counts.gradients or not server.counts.cancelled
-            cause = "" if in_time else server.method.why_no_step()
+            cause = "" if in_time else self._parts.server.method.why_no_step()
             text = "no step was made: the budget ended before the method had the gradients for one"
             self.stop(f"{text}. {cause}" if cause else text)
         ending = Ending(
@@ -275,7 +291,7 @@ class Session:
             advice=self.advice,
             interrupted=self.interrupted,
         )
-        run = build_run(self._parts, self._history, ending)
+        run = build_run(self._parts, server, self._recorder, self._history, ending)
         self._last = run.last
         if self._keeper is not None:
             self._keeper.folder.finish(run)
@@ -305,7 +321,9 @@ class Session:
     def _checkpoint(self, *, in_background: bool = False) -> None:
         if self._keeper is None or self.server.diverged is not None:
             return
-        made = self._keeper.checkpoint(self.server, self._parts.recorder, self._history, in_background=in_background)
+        made = self._keeper.checkpoint(
+            self._parts.server, self._parts.recorder, self._history, in_background=in_background
+        )
         self._hooks.checkpointed(SessionControl(self), made)
 
     # Evaluations and the end of the run
@@ -326,8 +344,8 @@ class Session:
             self._diverge(server.diverged, server.steps)
             return
         if self._standstill is not None and server.counts.gradients >= self._due.look:
-            self._standstill.gradients_arrived(server)
-            self._due.look_at(self._standstill.next_look(server))
+            self._standstill.gradients_arrived(self._parts.server)
+            self._due.look_at(self._standstill.next_look(self._parts.server))
             self._look_for_standstill()
         self.finished = self.finished or budget.exhausted(server.steps, server.counts.gradients)
         new_params = server.stepped_at == server.now and self._evaluated_step != server.steps

@@ -5,8 +5,7 @@ The results are those of the reference simulation (``simulator.py``).
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.blueprint import Blueprint
 from nowait.engines.simulator.plan import NO_PROGRESS, NotPlannable, Plan
-from nowait.engines.simulator.playback import Playback
+from nowait.engines.simulator.playback import Playback, PlaybackRecorder, Stretch
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import Interrupted, Run
 from nowait.speeds import Faults, Speeds
@@ -76,7 +75,7 @@ class _CompiledRun:
         self._blueprint = blueprint
         self._data = data
         self._progress = progress
-        self._session: Session | None = None
+        self._session: Session[Stretch] | None = None
         self._signal = ""
         self._used = 0
         """How many gradients of the plan before were used."""
@@ -98,12 +97,9 @@ class _CompiledRun:
         with quiet, Interruption(self._interrupt), Progress(title_or("simulating"), self._progress) as bar:
             plan = self._first_plan(bar)
             playback = Playback(self._data, self._blueprint, plan, self._parts.server.params.copy())
-            playback.kept = self._parts.recorder.kept
-            server: Any = playback
-            session = self._session = Session(
-                dataclasses.replace(self._parts, server=server, recorder=server),
-                FixedWorkers("a compiled run has no callbacks"),
-            )
+            recorder = PlaybackRecorder(playback, self._blueprint.workers, self._parts.recorder.kept)
+            workers = FixedWorkers("a compiled run has no callbacks")
+            session = self._session = Session(self._parts, playback, recorder, workers)
             self._play(session, playback, bar)
             if playback.is_ahead:
                 self._blueprint.allow()
@@ -133,7 +129,7 @@ class _CompiledRun:
         if self._session is not None:
             self._session.interrupt(signal)
 
-    def _play(self, session: Session, playback: Playback, bar: Progress) -> None:
+    def _play(self, session: Session[Stretch], playback: Playback, bar: Progress) -> None:
         """Execute the plan, many events at a time."""
         session.begin()
         session.start()
@@ -141,12 +137,12 @@ class _CompiledRun:
             if playback.num_events == len(playback.plan.moments):
                 self._end_of_plan(session, playback, bar)
             else:
-                session.handle(playback.next_stretch(session))  # type: ignore[arg-type]
+                session.handle(playback.next_stretch(*session.due))
                 bar.show(self._parts.budget.share_used(playback.steps, playback.counts.gradients, playback.now))
             if self._signal and not session.interrupted:  # it came before there was a session
                 session.interrupt(self._signal)
 
-    def _end_of_plan(self, session: Session, playback: Playback, bar: Progress) -> None:
+    def _end_of_plan(self, session: Session[Stretch], playback: Playback, bar: Progress) -> None:
         """Handle a plan that ended before the run: a signal, no more time or events, or too few events in the plan."""
         if self._signal:
             return

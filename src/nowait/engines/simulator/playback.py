@@ -1,15 +1,16 @@
-"""Stands for the server in a session while a plan is executed."""
+"""Executes a plan, many events at a time: the ``RunServer`` of a session without workers, and its recorder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
+from nowait.core import Command
 from nowait.core.ledger import Counts
-from nowait.core.types import Vector
-from nowait.engines.session import Session
+from nowait.core.types import Floats, Vector
 from nowait.engines.simulator.blueprint import Blueprint
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import NotPlannable, Plan
@@ -27,7 +28,6 @@ class Stretch:
     """Several events of a plan that a session handles as one; ``last`` is the index of the last of them."""
 
     last: int
-    time: float
 
 
 class PlanPosition:
@@ -68,7 +68,7 @@ class PlanPosition:
 
 @final
 class Playback(PlanPosition):
-    """Replaces the server and the recorder of a session. Its events are stretches of a plan."""
+    """Makes the steps of a plan. Its events are stretches of the plan, and there are no commands."""
 
     def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
         super().__init__(plan)
@@ -76,10 +76,7 @@ class Playback(PlanPosition):
         self._blueprint = blueprint
         self._initial = initial
         self._execution = self._new_execution()
-        self._checksums: dict[int, int] = {}
         self.diverged: str | None = None
-        self.kept = "full"
-        """Which rows of the trace are kept: "full", "sampled" or "none"."""
 
     def _new_execution(self) -> Execution:
         shares = self._blueprint.shares(self.plan)
@@ -96,19 +93,18 @@ class Playback(PlanPosition):
         params: Vector = self._execution.points[0]
         return params
 
+    @property
+    def gradient_norms(self) -> Floats:
+        """The norms of the gradients, by arrival."""
+        return self._execution.gradient_norms
+
     # What a session calls
 
-    def start(self) -> list[Any]:
+    def start(self) -> list[Command]:
         """Return no commands: there are no workers to give tickets to."""
         return []
 
-    def next_stretch(self, session: Session) -> Stretch:
-        """Return the events up to the next evaluation or the end, but at most ``EVENTS_AT_A_TIME``."""
-        moments = self.plan.moments
-        last = min(moments.first_due(self.num_events, *session.due), self.num_events + EVENTS_AT_A_TIME - 1)
-        return Stretch(last, float(moments.time[last]))
-
-    def handle(self, stretch: Stretch) -> list[Any]:
+    def handle(self, stretch: Stretch) -> list[Command]:
         """Execute a stretch. ``NotPlannable`` if numbers stop being finite: only the server has rules for that."""
         self._execution.run_to(self.plan.moments.codes_after(stretch.last))
         self.num_events = stretch.last + 1
@@ -127,34 +123,12 @@ class Playback(PlanPosition):
         answer: Vector = self._execution.averages[0]
         return answer.astype(self.params.dtype)
 
-    def params_are(self, step: int, checksum: int) -> None:
-        """Record the checksum of the params after a step."""
-        self._checksums[step] = checksum
+    # What the engine calls
 
-    def trace(self, seconds: float, last_norm: float) -> Trace:
-        """Return the trace of the whole plan, with the norms of the gradients."""
-        self.plan.arrivals["gradient_norm"] = self._execution.gradient_norms[: len(self.plan.arrivals)]
-        workers = np.array(self._blueprint.workers, dtype=np.int64)
-        rows = self.plan.arrivals
-        if self.kept != "full":
-            rows = rows[places_kept(rows, self.kept, Tally())]
-        return Trace(
-            rows,
-            self.plan.events,
-            workers,
-            seconds,
-            last_norm,
-            self.kept,
-            len(self.plan.arrivals),
-            checksums=self._checksums,
-            notes=self.plan.notes,
-        )
-
-    def tally(self) -> Tally:
-        """Return the totals over all arrivals."""
-        return Tally.of(self.plan.arrivals)
-
-    # Other plans
+    def next_stretch(self, steps: float, gradients: float, seconds: float) -> Stretch:
+        """Return the events up to the first that reaches a limit, or to the end, but at most ``EVENTS_AT_A_TIME``."""
+        due = self.plan.moments.first_due(self.num_events, steps, gradients, seconds)
+        return Stretch(min(due, self.num_events + EVENTS_AT_A_TIME - 1))
 
     def continue_with(self, plan: Plan) -> None:
         """Replace the plan by a longer one of the same run, and execute the events up to the present one again."""
@@ -168,3 +142,42 @@ class Playback(PlanPosition):
         if plan.uses is not None:
             self._execution = self._new_execution()
             self._execution.run_to(len(plan.codes))
+
+
+@final
+class PlaybackRecorder:
+    """Returns the record of a run that was played: the rows of its plan, with the norms of the gradients."""
+
+    def __init__(self, playback: Playback, workers: Sequence[int], kept: str) -> None:
+        """``kept`` says which rows of the trace are kept: "full", "sampled" or "none"."""
+        self._playback = playback
+        self._workers = np.array(workers, dtype=np.int64)
+        self._kept = kept
+        self._checksums: dict[int, int] = {}
+
+    def params_are(self, step: int, checksum: int) -> None:
+        """Record the checksum of the params after a step."""
+        self._checksums[step] = checksum
+
+    def tally(self) -> Tally:
+        """Return the totals over all arrivals."""
+        return Tally.of(self._playback.plan.arrivals)
+
+    def trace(self, seconds: float, last_norm: float) -> Trace:
+        """Return the trace of the whole plan."""
+        plan = self._playback.plan
+        plan.arrivals["gradient_norm"] = self._playback.gradient_norms[: len(plan.arrivals)]
+        kept = plan.arrivals
+        if self._kept != "full":
+            kept = kept[places_kept(kept, self._kept, Tally())]
+        return Trace(
+            kept,
+            plan.events,
+            self._workers,
+            seconds,
+            last_norm,
+            self._kept,
+            len(plan.arrivals),
+            checksums=self._checksums,
+            notes=plan.notes,
+        )

@@ -44,7 +44,7 @@ def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
 @final
 class _Player:
     def __init__(self, parts: Parts, trace: Trace, seed: int) -> None:
-        self.session = Session(parts, FixedWorkers("a replay follows its trace"))
+        self.session = Session(parts, parts.server, parts.recorder, FixedWorkers("a replay follows its trace"))
         self._server: Server = parts.server
         self._recorder = parts.recorder
         self._trace = trace

@@ -61,7 +61,7 @@ class Simulator:
     """Executes the commands of a server in virtual time. The clock has the running ticket of each worker."""
 
     def __init__(self, parts: Parts, clock: Clock, faults: Faults, seed: int) -> None:
-        self.session = Session(parts, self, standstill=Standstill())
+        self.session = Session(parts, parts.server, parts.recorder, self, standstill=Standstill())
         self._server = parts.server
         self._budget = parts.budget
         self.seconds: float | None = None

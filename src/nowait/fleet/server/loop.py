@@ -152,7 +152,8 @@ class Loop:
         self._hub, self._clock = hub, clock
         self._server, self._recorder = parts.server, parts.recorder
         self._recorder.follow_workers()
-        self._session = Session(parts, self, evaluator=self, standstill=Standstill(real=True))
+        standstill = Standstill(real=True)
+        self._session = Session(parts, parts.server, parts.recorder, self, evaluator=self, standstill=standstill)
         self._auditor = Auditor.of(parts, fleet, options.audit, self._time_of_orders)
         self._together = options.together
         self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
