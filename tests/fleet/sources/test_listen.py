@@ -20,7 +20,6 @@ import nowait.fleet.sources.listen as module
 from nowait.engines.fingerprint import Fingerprint
 from nowait.fleet.host.client import Client, ClientSettings, RefusedByServerError, ask_to_drain
 from nowait.fleet.host.host import Mailbox, Resources
-from nowait.fleet.preparing import prepare_to_listen
 from nowait.fleet.server.events import FingerprintAsked, HostGone, HostLeaves, HostReady, ProcessDied
 from nowait.fleet.server.patience import SECONDS_BETWEEN_WARNINGS
 from nowait.fleet.server.remote import SECONDS_TO_EXIT
@@ -43,11 +42,12 @@ from nowait.fleet.wire.messages import (
     library_version,
     python_version,
 )
-from nowait.fleet.wire.records import GRACE_SECONDS, Job
-from nowait.fleet.wire.secure import ProtocolError, ServerKey, read_drain_key, read_server_key
+from nowait.fleet.wire.records import GRACE_SECONDS
+from nowait.fleet.wire.secure import ProtocolError, ServerKey
 from nowait.fleet.wire.shared import Payload, SharedSlots
 
 NOWHERE = Address("127.0.0.1", 1, ServerKey.new().for_hosts(), encrypt=True)
+KEY, DRAIN_KEY = ServerKey.new(), bytes(range(32, 64))
 JOINING = Joining(library_version(), python_version(), "process", "machine", 3)
 OWN = Fingerprint(5, "float64", 1.0, (1.0,) + 7 * (0.0,))
 OTHER = replace(OWN, direction=(-1.0,) + 7 * (0.0,))
@@ -67,16 +67,16 @@ def stack():
 class Setting:
     """A source without the process of the evaluator, and the events that it has emitted."""
 
-    def __init__(self, stack, folder):
+    def __init__(self, stack):
         points, gradients = (stack.enter_context(contextlib.closing(SharedSlots(5, "<f8"))) for _ in range(2))
         mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
         payload = stack.enter_context(contextlib.closing(Payload([memoryview(b"a pickle")])))
-        listen = nw.Listen(port=0, host="127.0.0.1", key_file=folder / "key")
-        prepare_to_listen(listen)
-        self.key, self.drain_key = read_server_key(folder / "key"), read_drain_key(folder / "key")
+        listen = nw.Listen(port=0, host="127.0.0.1", key_file="key")
         self.hub, self.events, self.decide = Hub(), [], lambda event: None
         resources = Resources(points, gradients, mailbox, payload)
-        self.source = ListenSource(listen, resources, self.hub, Job(None, 0, 5, "<f8"), None, deterministic=True)
+        self.source = ListenSource(
+            listen, KEY, DRAIN_KEY, resources, self.hub, memoryview(b"settings"), deterministic=True, log=None
+        )
         self.source.open(self._emit, lambda records, gradients: None)
         stack.callback(self.source.close)
         self.hosts, self.gateway = self.source._hosts, self.source._gateway
@@ -101,9 +101,9 @@ class Setting:
 
 
 @pytest.fixture
-def setting(stack, monkeypatch, tmp_path):
+def setting(stack, monkeypatch):
     monkeypatch.setattr(ListenSource, "open_home", lambda self: None)
-    return Setting(stack, tmp_path)
+    return Setting(stack)
 
 
 def a_host(stack, setting, identity=b"1"):
@@ -456,11 +456,9 @@ def an_asker(stack, setting, identity=b"other"):
 def test_the_key_alone_drains_nobody_and_a_proof_is_good_for_one_connection_and_one_name(stack, setting, caplog):
     host = with_seats(stack, setting)
     asker = an_asker(stack, setting)
-    passed_on = drain_request("machine", setting.drain_key, asker.binding)
-    of_another_name = json.dumps(
-        json.loads(drain_request("other", setting.drain_key, asker.binding)) | {"name": "machine"}
-    )
-    without_drain_key = drain_request("machine", setting.key.secret, bytes(32))
+    passed_on = drain_request("machine", DRAIN_KEY, asker.binding)
+    of_another_name = json.dumps(json.loads(drain_request("other", DRAIN_KEY, asker.binding)) | {"name": "machine"})
+    without_drain_key = drain_request("machine", KEY.secret, bytes(32))
     for number, content in enumerate(
         [
             b'{"name": "machine"}',
@@ -495,10 +493,10 @@ def test_a_machine_is_drained_by_somebody_with_both_keys(stack, setting, monkeyp
         (None, MessageKind.DRAIN, "the hosts are machine (3 workers)"),
         ("elsewhere", MessageKind.REFUSED, "there is no host 'elsewhere': the hosts are machine (3 workers)"),
     ]:
-        other.send(MessageKind.DRAIN, drain_request(name, setting.drain_key, other.binding))
+        other.send(MessageKind.DRAIN, drain_request(name, DRAIN_KEY, other.binding))
         message = answer(setting, other)
         assert (message.kind, message.content.decode()) == (kind, words)
-    other.send(MessageKind.DRAIN, drain_request("machine", setting.drain_key, other.binding))
+    other.send(MessageKind.DRAIN, drain_request("machine", DRAIN_KEY, other.binding))
     answer(setting, other)
     assert setting.taken() == [HostLeaves(1, GRACE_SECONDS)]
     again = a_host(stack, setting, b"again")
@@ -520,7 +518,7 @@ def test_a_machine_is_drained_by_somebody_with_both_keys(stack, setting, monkeyp
 def test_the_command_that_drains_prints_the_answer(stack, setting, name, words):
     with_seats(stack, setting)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask_to_drain, setting.gateway.address, setting.drain_key, name)
+        asked = pool.submit(ask_to_drain, setting.gateway.address, DRAIN_KEY, name)
         asked.add_done_callback(lambda _: a_host(stack, setting))  # wakes the server up
         exchange(setting, [], lambda _: asked.done())
     text = asked.result() if name is None else str(asked.exception())
@@ -531,7 +529,7 @@ def test_the_key_is_not_in_messages_or_descriptions(stack, setting, caplog):
     instructions = setting.source.instructions
     assert "nowait worker --connect 127.0.0.1:" in instructions
     for text in (instructions, repr(setting.gateway.address), caplog.text):
-        for key in (setting.key.secret, setting.key.private.private_bytes_raw(), setting.drain_key):
+        for key in (KEY.secret, KEY.private.private_bytes_raw()):
             assert repr(key)[2:-1] not in text
             assert key.hex() not in text
             assert base64.b64encode(key).decode() not in text

@@ -229,7 +229,7 @@ class Setting:
         slots = stack.enter_context(contextlib.closing(SharedSlots(5, "<f8")))
         mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
         resources = Resources(slots, slots, mailbox, None)
-        self.source = RaySource(cluster or nw.RayCluster(), resources, Hub(), None, minimum=1, max_failures=5)
+        self.source = RaySource(cluster or nw.RayCluster(), resources, Hub(), minimum=1, max_failures=5, log=None)
         self.events, self.taken, self.decide = [], [], lambda event: None
         self.source._emit, self.source._take = self._emit, lambda records, gradients: self.taken.append(records)
         self.machine = self.source._machine = FakeMachine()

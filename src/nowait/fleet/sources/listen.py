@@ -7,14 +7,13 @@ import logging
 import math
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.core.pickling import dumps
 from nowait.fleet.host.host import Machine, Resources
 from nowait.fleet.host.launch import Zygote
 from nowait.fleet.options import Listen
@@ -47,8 +46,8 @@ from nowait.fleet.wire.messages import (
     grace_seconds,
     number_of_workers,
 )
-from nowait.fleet.wire.records import GRACE_SECONDS, Job
-from nowait.fleet.wire.secure import ProtocolError, read_drain_key, read_server_key
+from nowait.fleet.wire.records import GRACE_SECONDS
+from nowait.fleet.wire.secure import ProtocolError, ServerKey
 from nowait.fleet.wire.shared import Payload
 
 logger = logging.getLogger("nowait.listen")
@@ -224,12 +223,21 @@ class ListenSource:
     engine = "listen"
 
     def __init__(
-        self, listen: Listen, resources: Resources, hub: Hub, job: Job, log: Path | None, *, deterministic: bool
+        self,
+        listen: Listen,
+        key: ServerKey,
+        drain_key: bytes | None,
+        resources: Resources,
+        hub: Hub,
+        settings: memoryview,
+        *,
+        deterministic: bool,
+        log: Path | None,
     ) -> None:
-        """``deterministic``: gradients of the problem can be repeated."""
-        self._listen, self._resources, self._hub, self._job, self._log = listen, resources, hub, job, log
+        """``settings`` are the pickled job without its problem."""
+        self._listen, self._key, self._drain_key = listen, key, drain_key
+        self._resources, self._hub, self._settings, self._log = resources, hub, settings, log
         self._deterministic = deterministic
-        self.details = resources.mailbox.details
         self._hosts = HostTable(
             heartbeat_seconds=listen.heartbeat_seconds,
             bytes_per_gradient=resources.points.length * resources.points.dtype.itemsize,
@@ -247,21 +255,19 @@ class ListenSource:
     def open(self, emit: SourceEmit, take: TakeReports) -> None:
         """Listen, and launch the zygote of the evaluator."""
         resources, listen, self._emit = self._resources, self._listen, emit
-        path, settings = Path(listen.key_file), dumps(replace(self._job, problem=None), None)
         with contextlib.ExitStack() as stack:
             self._machine = Machine(resources, self._hub, take)
             stack.callback(self._machine.close)
-            code, job = (
-                stack.enter_context(contextlib.closing(Payload([memoryview(part)])))
-                for part in (to_bytes(user_sources()), settings)
+            code, settings = (
+                stack.enter_context(contextlib.closing(Payload([part])))
+                for part in (memoryview(to_bytes(user_sources())), self._settings)
             )
-            offer = Offer([code, resources.payload, job])
+            offer = Offer([code, resources.payload, settings])
             vectors = ServerVectors(resources.points, resources.gradients, resources.encodings)
-            deterministic = self._deterministic
-            self._admission = Admission(vectors.shapes, offer, _drain_key(path), deterministic=deterministic)
+            self._admission = Admission(vectors.shapes, offer, self._drain_key, deterministic=self._deterministic)
             self._gateway = Gateway(Exchange(self._hub, vectors, resources.mailbox.add_details, emit, take, self))
             stack.callback(self._gateway.close)
-            self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, key=read_server_key(path))
+            self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, key=self._key)
             logger.info("workers connect with: %s", self.instructions)
             self._machine.open()
             self.open_home()
@@ -281,6 +287,10 @@ class ListenSource:
     def port(self, host: int) -> Port:
         """Return the port of a host."""
         return self._machine.pools[HOME] if host == HOME else self._hosts.by_number[host].remote
+
+    def details(self, number: int, ticket_id: int) -> tuple[Any, ...] | None:
+        """Return what a worker sent besides its report on a ticket; None if nothing arrived."""
+        return self._resources.mailbox.details(number, ticket_id)
 
     def end_host(self, host: int, reason: str) -> None:
         """Let a host exit. It may be gone already."""
@@ -445,14 +455,6 @@ class ListenSource:
             raise WorkerFailedError(f"after {waited:.0f} s {text}")
         if self._wait.is_due(now):
             logger.warning("waiting for workers: %s", text)
-
-
-def _drain_key(path: Path) -> bytes | None:
-    """Return the drain key; None if it could not be made, which was said when the run was prepared."""
-    try:
-        return read_drain_key(path)
-    except OSError:
-        return None
 
 
 def _warn(lines: Iterable[str]) -> None:

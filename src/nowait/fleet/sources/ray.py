@@ -238,10 +238,10 @@ class RaySource:
         cluster: RayCluster,
         resources: Resources,
         hub: Hub,
-        log: Path | None,
         *,
         minimum: int,
         max_failures: int,
+        log: Path | None,
     ) -> None:
         self._cluster, self._resources, self._hub, self._log = cluster, resources, hub, log
         self._minimum, self._max_failures = minimum, max_failures
