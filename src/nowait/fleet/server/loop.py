@@ -284,7 +284,8 @@ class Loop:
         """Kill all processes and release everything."""
         self._close_source()
         self._fleet.workers.clear()
-        self._snapshot = self._auditor = None  # break the reference cycles
+        self._snapshot = self._auditor = None
+        del self._source, self._hub  # break the reference cycles: both call this object
         self._server.rejections.forget_machines()
         self._session.close()
         if self._parts.keeper is not None:
@@ -365,7 +366,7 @@ class Loop:
                 self._on_other(number, ticket_id, kind, started, seconds, gradients)
                 continue
             if session.finished:
-                return
+                continue  # a loss may follow
             ticket = reported(number, ticket_id, at)
             if ticket is None:
                 self._on_stray(number, ticket_id)
