@@ -57,9 +57,10 @@ def test_in_every_pass_everybody_is_dealt_one_ticket():
     workers = ScriptedWorkers(nw.ShuffledAssignment(nw.Constant(0.1)), num_workers=5)
     dealt = []
     for _ in range(50):
+        issued = workers.server.num_tickets
         workers.next_arrival()
-        [assign] = workers.commands
-        dealt.append(assign.ticket.worker)
+        assert workers.server.num_tickets == issued + 1
+        dealt.append(workers.server.in_flight[issued].worker)
     for deal in np.reshape(dealt, (-1, 5)):
         assert sorted(deal) == [0, 1, 2, 3, 4]
     assert len({tuple(deal) for deal in np.reshape(dealt, (-1, 5))}) > 1, "every pass has an order of its own"

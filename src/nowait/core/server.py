@@ -368,7 +368,7 @@ class Server(Ledger):
         if self._averaging and (weight := self._weight_of_last()) is not None:
             self._weighs_last = weight
         self._accept(event)
-        self._versions.forget_all_of()
+        self._versions.forget_all()
         self.rejections.forget_all()
         state = state_for(self.method, kept)
         return self._decide(self.method.start if state is None else lambda server: self.method.resume(server, state))
@@ -445,7 +445,7 @@ class Server(Ledger):
         if event.worker not in self.workers:
             raise IllegalEvent(f"{_brief(event)}: there is no such worker")
         self._accept(event)
-        self._versions.forget_all_of(event.worker)
+        self._versions.forget_all(event.worker)
         self.rejections.forget(event.worker)
         return self._decide(lambda server: self.method.on_leave(server, event.worker))
 

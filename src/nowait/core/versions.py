@@ -100,7 +100,7 @@ class Versions:
         self.release(self.by_ticket.pop(ticket_id))
 
     def cancel(self, ticket_id: int, worker: int) -> None:
-        """Keep the reference of a ticket that a worker was cancelled, until it is forgotten, or remove it at once."""
+        """Remove the reference of a cancelled ticket, unless cancelled tickets are kept until ``forget``."""
         if self._keep_cancelled:
             self.cancelled[ticket_id] = worker
         else:
@@ -111,8 +111,8 @@ class Versions:
         if self.cancelled.pop(ticket_id, None) is not None:
             self.drop(ticket_id)
 
-    def forget_all_of(self, worker: int | None = None) -> None:
-        """Remove the references of a worker's cancelled tickets (without a worker, of all)."""
+    def forget_all(self, worker: int | None = None) -> None:
+        """Remove the references of a worker's cancelled tickets; without a worker, those of all workers."""
         for ticket_id in [number for number, other in self.cancelled.items() if worker is None or other == worker]:
             self.forget(ticket_id)
 
