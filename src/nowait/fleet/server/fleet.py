@@ -554,7 +554,7 @@ class Fleet:
 
     def _lose(self, worker: Worker, at: float, until: float) -> list[Action]:
         """A process is dead: its worker is absent until a time."""
-        worker.until = max(until, worker.until)
+        worker.until = until
         lost: list[Action] = [Lost(worker.number)] if worker.is_member and worker.number >= 0 else []
         actions = [*self._drop_tickets(worker), *lost]
         self._vacate(worker, at)
