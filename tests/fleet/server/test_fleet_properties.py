@@ -2,8 +2,8 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from imagined import World
+
 from nowait.fleet.server.events import Ended
 
 STEPS = st.lists(st.integers(0, 10_000), min_size=10, max_size=100)

@@ -440,12 +440,8 @@ class Fleet:
     def _on_host_gone(self, event: HostGone, at: float) -> list[Action]:
         """Handle the loss of a host. Its workers have not failed: they are replaced where there are seats."""
         host = self.hosts.pop(event.host, None)
-        if event.host == HOME and (event.lasting or (host is None and not self._begun)):
-            return [Fail(f"workers could not load the problem:\n{event.cause}")]
-        if host is None and event.host == HOME:  # it was being opened again
-            return [Warn(f"{event.cause}: it is started again"), *self._close_home(event.cause, at)]
         if host is None:
-            return []
+            return self._on_home_not_opened(event, at) if event.host == HOME else []
         workers = self._members_on(host.number)
         with_it = f", and workers {_numbers(workers)} with it" if workers else ""
         if host.is_leaving:
@@ -457,6 +453,12 @@ class Fleet:
         if host.number == HOME:
             actions += self._close_home(event.cause, at)
         return [*actions, *self._fill(at)]
+
+    def _on_home_not_opened(self, event: HostGone, at: float) -> list[Action]:
+        """HOME could not load the problem, or was gone before it had done so."""
+        if event.lasting or not self._begun:
+            return [Fail(f"workers could not load the problem:\n{event.cause}")]
+        return [Warn(f"{event.cause}: it is started again"), *self._close_home(event.cause, at)]
 
     def _close_home(self, cause: str, at: float) -> list[Action]:
         """Open HOME again, after a pause if it is gone again and again."""
