@@ -69,8 +69,6 @@ from nowait.fleet.server.workers import COMPUTING, IDLE, Host, State, Worker
 from nowait.fleet.wire.records import ANNOUNCE, BEGIN, EVALUATOR, FINGERPRINTER, FORGET, HURRY, KEEP, UNDO, cause_of
 from nowait.recording.worker_stats import WorkerStats
 
-NOT_WORKERS = (EVALUATOR, FINGERPRINTER)
-
 
 @final
 class Fleet:
