@@ -24,6 +24,7 @@ from nowait.fleet.server.events import (
     Kill,
     LeaveAsked,
     Lost,
+    Note,
     OpenHome,
     ProcessDied,
     ProcessReady,
@@ -63,6 +64,17 @@ def test_a_worker_without_a_seat_joins_only_after_the_server_was_told_of_its_los
     handle(fleet, Began())
     assert handle(fleet, HostReady(1, 1), 0.1) == []
     assert handle(fleet, Tick(), 0.2) == [Lost(0), *start_and_join(1, 0, 2)]
+
+
+def test_a_worker_that_is_removed_before_the_run_begins_is_lost_like_one_without_a_seat():
+    fleet = Fleet(workers=[0, 1])
+    handle(fleet, HostReady(HOME, 0))
+    handle(fleet, LeaveAsked(1))
+    handle(fleet, Began())
+    assert handle(fleet, Tick()) == [Lost(0), Lost(1)]
+    assert not order(fleet, 1)[1], "the server was told of the loss of worker 0 only"
+    handle(fleet, Tick())
+    assert sorted(fleet.workers) == [EVALUATOR, 0]
 
 
 def test_wanted_workers_that_the_server_does_not_have_join_when_there_are_seats():
@@ -439,7 +451,8 @@ def test_a_worker_that_dies_before_it_is_removed_is_not_replaced():
     fleet = begun()
     handle(fleet, LeaveAsked(0))
     died = handle(fleet, ProcessDied(serial_of(fleet, 0), -9))
-    assert died[1:] == [Lost(0)]
+    assert died == [Note("worker 0, which was leaving, was killed by signal 9"), Lost(0)]
+    assert (fleet.failures.deaths, fleet.missing(0.0)) == (0, 0)
     assert handle(fleet, Tick()) == []
     assert sorted(fleet.workers) == [EVALUATOR, 1]
 

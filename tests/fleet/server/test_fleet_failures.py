@@ -52,6 +52,8 @@ def order_and_error(fleet, number, kind="ValueError at x:1", *, any_gradient=Tru
 
 def test_an_error_loses_the_ticket_but_not_the_process():
     fleet = begun()
+    order(fleet, 1, 7)
+    report(fleet, 1, 7)
     order(fleet, 1)
     assert error(fleet, 1) == [Warn("worker 1 raised:\nits traceback"), Lost(1), Joined(1)]
     assert fleet.is_idle(1)

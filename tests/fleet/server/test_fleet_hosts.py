@@ -279,6 +279,19 @@ def test_a_worker_of_a_faulty_host_goes_on_elsewhere_once():
     assert fleet.members == fleet.wanted() == [1]
 
 
+def test_a_worker_that_died_repeatedly_has_not_failed_on_its_next_host():
+    fleet, reason = on_hosts(1, 2, max_failures=1), "worker 0 ended with exit code 3 repeatedly"
+    handle(fleet, ProcessDied(2, 3))
+    assert handle(fleet, ProcessDied(4, 3)) == [
+        Warn(f"{reason}: it goes on with another host, if there is room"),
+        Lost(0),
+        Warn(f"the host node 1 is given up, because {reason}"),
+        EndHost(1, reason),
+        *start_and_join(2, 0, 5),
+    ]
+    assert handle(fleet, ProcessDied(5, 3))[0] == Warn("worker 0 ended with exit code 3: it is replaced")
+
+
 def test_a_host_with_several_faulty_workers_is_given_up_with_the_others():
     fleet = Fleet(workers=range(5), wanted=range(5))
     handle(fleet, HostReady(HOME, 0))
@@ -311,6 +324,7 @@ def test_the_only_host_is_not_given_up_while_workers_of_it_are_fine():
     fleet = on_hosts(6, workers=6)
     for number in range(MOST_FAULTY + 1):
         assert only(raise_again_and_again(fleet, number), EndHost, Fail) == []
+        assert fleet.room == 0, "its seat is not used again"
         assert handle(fleet, ProcessDied(2 + number, -9)) == []
     assert fleet.members == [4, 5]
     assert (fleet.room, fleet.missing(1.0)) == (0, 4), "the others wait for another host"

@@ -57,7 +57,8 @@ def test_idle_workers_of_a_leaving_host_depart_at_once_and_the_host_is_ended_whe
 def test_a_busy_worker_departs_when_it_has_reported():
     fleet = two_hosts(workers=1, busy=[0])
     assert handle(fleet, HostLeaves(1, 30.0), 1.0) == [leaving([0])]
-    assert fleet.workers[0].describe(1.0) == "delivers, then leaves"
+    [view] = fleet.views(1.0, jobs_of=lambda number: 1)
+    assert view.state == "delivers, then leaves"
     assert handle(fleet, Tick(), 2.0) == []
     assert fleet.reported(0, 1, 3.0) == Ticket(1, 0, 0, 0)
     assert not order(fleet, 0, 2)[1], "the server does not know yet that it leaves"

@@ -69,8 +69,6 @@ from nowait.fleet.server.workers import COMPUTING, IDLE, Host, State, Worker
 from nowait.fleet.wire.records import ANNOUNCE, BEGIN, EVALUATOR, FINGERPRINTER, FORGET, HURRY, KEEP, UNDO, cause_of
 from nowait.recording.worker_stats import WorkerStats
 
-NOT_WORKERS = (EVALUATOR, FINGERPRINTER)
-
 
 @final
 class Fleet:
@@ -440,12 +438,8 @@ class Fleet:
     def _on_host_gone(self, event: HostGone, at: float) -> list[Action]:
         """Handle the loss of a host. Its workers have not failed: they are replaced where there are seats."""
         host = self.hosts.pop(event.host, None)
-        if event.host == HOME and (event.lasting or (host is None and not self._begun)):
-            return [Fail(f"workers could not load the problem:\n{event.cause}")]
-        if host is None and event.host == HOME:  # it was being opened again
-            return [Warn(f"{event.cause}: it is started again"), *self._close_home(event.cause, at)]
         if host is None:
-            return []
+            return self._on_home_not_opened(event, at) if event.host == HOME else []
         workers = self._members_on(host.number)
         with_it = f", and workers {_numbers(workers)} with it" if workers else ""
         if host.is_leaving:
@@ -457,6 +451,12 @@ class Fleet:
         if host.number == HOME:
             actions += self._close_home(event.cause, at)
         return [*actions, *self._fill(at)]
+
+    def _on_home_not_opened(self, event: HostGone, at: float) -> list[Action]:
+        """HOME could not load the problem, or was gone before it had done so."""
+        if event.lasting or not self._begun:
+            return [Fail(f"workers could not load the problem:\n{event.cause}")]
+        return [Warn(f"{event.cause}: it is started again"), *self._close_home(event.cause, at)]
 
     def _close_home(self, cause: str, at: float) -> list[Action]:
         """Open HOME again, after a pause if it is gone again and again."""
@@ -554,7 +554,7 @@ class Fleet:
 
     def _lose(self, worker: Worker, at: float, until: float) -> list[Action]:
         """A process is dead: its worker is absent until a time."""
-        worker.until = max(until, worker.until)
+        worker.until = until
         lost: list[Action] = [Lost(worker.number)] if worker.is_member and worker.number >= 0 else []
         actions = [*self._drop_tickets(worker), *lost]
         self._vacate(worker, at)
