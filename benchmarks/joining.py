@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import nowait as nw
-from nowait.engines.listen.client import Client, ClientSettings
+from nowait.fleet.host.client import Client, ClientSettings
 from nowait.fleet.wire.connection import Address, DisconnectedError
 from nowait.fleet.wire.secure import make_key_file, read_host_key
 

@@ -30,8 +30,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from processor_time import compare
 
-from nowait.engines.network.sockets import ServerSocket
-from nowait.fleet.wire.connection import SENT_PAYLOAD, HostSocket
+from nowait.fleet.wire.connection import SENT_PAYLOAD, Address, Connection, HostSocket, Link
 from nowait.fleet.wire.messages import Format, MessageKind, bytes_of
 from nowait.fleet.wire.secure import (
     HEADER,
@@ -99,39 +98,45 @@ def ours(encrypt):
     vector, received = np.ones(DIMENSION), np.zeros(DIMENSION)
 
     def send():
-        host = HostSocket.connect(server.address, b"1", FORMAT, lambda *_: [])
+        address = Address(*listener.getsockname(), key.for_hosts(), encrypt)
+        host = HostSocket.connect(address, b"1", FORMAT, lambda *_: [])
         host.finish_handshake(30.0)
         began = time.process_time()
         for _ in range(VECTORS):
             host.send(MessageKind.REPORTS, b"", [vector])
         while (message := host.receive()) is None:  # the server's reply to everything
-            wait(host.fds)
+            wait(host.fd, host.events)
         assert message.kind == MessageKind.END
         seconds = time.process_time() - began
         host.close()
         return seconds
 
-    server = ServerSocket.open("127.0.0.1", None, FORMAT, lambda *_: [received], encrypt=encrypt)
-    sent = in_child(send)
+    key = ServerKey.new()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sent = in_child(send)
+        tcp, _ = listener.accept()
+    handshake = ServerHandshake(key, X25519PrivateKey.generate, encrypt=encrypt)
+    server = Link(tcp, Connection(handshake, FORMAT, lambda *_: [received]))
     messages, began = 0, 0.0
     while messages <= VECTORS:
-        for _ in server.receive(wait(server.fds)):
+        wait(server.fd, select.POLLIN)
+        while server.receive() is not None:
             began = began or time.process_time()
             messages += 1
+        server.write()  # the greeting
     seconds = time.process_time() - began
-    server.send(b"1", MessageKind.END)
-    server.end(b"1")
+    server.connection.send(MessageKind.END)
+    server.end()
     sending = sent()
     server.close()
     return sending, seconds
 
 
-def wait(fds):
-    """Wait until some of the descriptors are readable; returns those."""
+def wait(fd, events):
+    """Wait for one of some events of a descriptor."""
     poller = select.poll()
-    for fd in fds:
-        poller.register(fd, select.POLLIN)
-    return [fd for fd, _ in poller.poll()]
+    poller.register(fd, events)
+    poller.poll()
 
 
 def timed(way):

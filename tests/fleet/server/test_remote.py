@@ -48,7 +48,7 @@ class RecordingLink:
         self.closed, self.detached, self.breaks = False, 0, False
         self.connection = self
 
-    queued = property(lambda self: self.waiting)
+    queued = property(lambda self: range(self.waiting))
     has_input = property(lambda self: bool(self.arrived))
 
     def receive(self):

@@ -252,11 +252,9 @@ def test_what_a_comparison_finds_wrong_ends_a_host_and_not_the_run(stack, settin
     assert setting.hosts.by_number == {}
 
 
-def test_a_host_cannot_ask_for_the_whole_job_at_once(stack, setting, monkeypatch):
+def test_a_host_cannot_ask_for_the_whole_job_at_once(stack, setting):
     host, _ = joined(stack, setting)
-    connection = setting.gateway.hosts[b"1"].link.connection
-    queued = property(lambda _: PIECES_IN_TRANSIT + SPARE_MESSAGES + 1)
-    monkeypatch.setattr(type(connection), "queued", queued)
+    setting.gateway.hosts[b"1"].link.connection.queued = range(PIECES_IN_TRANSIT + SPARE_MESSAGES + 1)
     host.send(MessageKind.SEND_JOB, PIECE_REQUEST.pack(1, 0))
     assert answer(setting, host) is None
 

@@ -544,7 +544,7 @@ def test_sizes_are_checked_before_memory_is_allocated():
 
 def test_an_announced_size_takes_no_memory_before_its_bytes_arrive():
     client, server = connected()
-    assembly = server._assembly
+    assembly = server.assembly
     head = HEAD.pack(MessageKind.REPORTS, MOST_BODY - HEAD.size, 0, 0)
     for arrived, payload in ((16, head), (17, b"x"), (20, b"xyz"), (1 << 20, bytes((1 << 20) - 20))):
         assert feed(server, sealed(client, (BODY, payload))) == []

@@ -32,7 +32,7 @@ WIRES = [("float16", "float16"), ("bfloat16", None), (None, "float32"), ("int8",
 class Both:
     """One worker of a host, as the server and as the host see it, with slots but without processes and sockets."""
 
-    fd, closed, queued = -1, False, 0
+    fd, closed, queued = -1, False, ()
 
     def __init__(self, problem, dimension, stack):
         def slots(*shape):

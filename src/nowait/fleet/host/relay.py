@@ -219,14 +219,13 @@ class Relay:
             self._server.send(kind, content, vectors)
         except DisconnectedError as error:
             self._broken = error
-            return
-        self._wait_to_write()
+        if self._server.blocked != self._waits_to_write:
+            self._wait_to_write()
 
     def _wait_to_write(self) -> None:
-        """Go on writing when the system takes more."""
-        if self._server.blocked != self._waits_to_write:
-            self._waits_to_write = self._server.blocked
-            self._hub.writable(self._server.fd, self._read if self._waits_to_write else None)
+        """Go on writing when the system takes more, or no longer."""
+        self._waits_to_write = self._server.blocked
+        self._hub.writable(self._server.fd, self._read if self._waits_to_write else None)
 
     def _measure_clock(self) -> None:
         """Ask the server for the time, as often as is needed to know by how much its clock differs."""
@@ -259,14 +258,15 @@ class Relay:
                     self._on_other(message)
         except DisconnectedError as error:
             self._broken = self._broken or error
-            return
-        self._wait_to_write()
+        if self._server.blocked != self._waits_to_write:
+            self._wait_to_write()
 
     def _on_orders(self, message: Message) -> None:
         """Send orders to the workers. Large points are in their slots already; small ones are copied."""
         if message.kind == REPLY:
             self._in_transit -= 1
-            self._read_reports(reading=True)
+            if not self._is_reading:
+                self._read_reports(reading=True)
         arrived, sends = iter(message.vectors), self._sends
         for ticket, job, number, instruction, slot, is_new in POINT_ORDER.iter_unpack(message.content):
             if is_new:
@@ -352,7 +352,8 @@ class Relay:
             elif kind in WITH_DETAILS and (details := self._machine.details(number, ticket)) is not None:
                 self._send(MessageKind.DETAILS, json.dumps((number, ticket, details)).encode())
         self._in_transit += 1
-        self._read_reports(reading=True)
+        if self._in_transit >= MESSAGES_IN_TRANSIT:
+            self._read_reports(reading=False)
         self._send(MessageKind.REPORTS, records, vectors)
 
     def _wanted(self, records: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -35,17 +35,18 @@ from nowait.fleet.wire.messages import (
     text_of,
 )
 from nowait.fleet.wire.records import (
+    AUDIT,
     AUDITED,
     CHECKSUM,
     ERROR,
     GRADIENT,
+    HURRY,
     LEAVING,
     LOADING,
     MISFIT,
     READY,
     REPORT,
     TRAINING_LOSS,
-    computes,
 )
 from nowait.fleet.wire.secure import ProtocolError
 
@@ -161,7 +162,7 @@ class RemoteHost:
     def order(self, number: int, ticket: Ticket, slot: int, instruction: int) -> None:
         """Add an order to the next batch."""
         host_slot, missing = 0, False
-        if computes(instruction):  # the others have no ticket to compute
+        if instruction < HURRY or instruction >= AUDIT:  # the others have no ticket to compute
             host_slot, missing = self._host_points.place(number, ticket[2])
             if missing:
                 self._points.append(self._vectors.point(slot, ticket[2]))
@@ -219,7 +220,15 @@ class RemoteHost:
             for _ in range(MESSAGES_AT_ONCE):
                 if link.closed or (message := link.receive()) is None:
                     break
-                self.handle(message)
+                if self.exits_by < math.inf:
+                    continue
+                self.last_message = monotonic()
+                if len(link.connection.queued) > MOST_QUEUED:
+                    self.check_queue(MOST_QUEUED)
+                if message.kind == REPORTS:
+                    self.on_reports(message.content, message.vectors)
+                else:
+                    self._on_other(message)
             else:
                 self._hub.again(self.read)  # the socket may not become readable for what is left
         except DisconnectedError as error:
@@ -234,20 +243,9 @@ class RemoteHost:
         while not self.link.closed and (self.link.connection.has_input or is_ready(self.link.fd, 0)):
             self.read()
 
-    def handle(self, message: Message) -> None:
-        """Handle a message. Raises ``ProtocolError`` if it is wrong."""
-        if self.exits_by < math.inf:
-            return
-        self.last_message = monotonic()
-        self.check_queue(MOST_QUEUED)
-        if message.kind == REPORTS:
-            self.on_reports(message.content, message.vectors)
-        else:
-            self._on_other(message)
-
     def check_queue(self, most: int) -> None:
         """Raise ``ProtocolError`` if more messages wait to be sent than this: the host does not read them."""
-        if self.link.connection.queued > most:
+        if len(self.link.connection.queued) > most:
             raise ProtocolError("it asks for more than it reads")
 
     def lose(self, cause: str, *, wrong: bool = False, lasting: bool = False) -> None:
@@ -317,7 +315,9 @@ class RemoteHost:
             numbers = self._checked(records)
         if len(numbers) != len(vectors):
             raise ProtocolError(f"{len(vectors)} gradients came with reports that announce {len(numbers)}")
-        gradients = self._vectors.decoded(dict(zip(numbers, vectors, strict=True)))
+        gradients: Mapping[int, Vector] = dict(zip(numbers, vectors, strict=True))
+        if self._vectors.decodes:
+            gradients = self._vectors.decoded(gradients)
         self._owes_a_reply = True
         if numbers:
             self.delivered = True

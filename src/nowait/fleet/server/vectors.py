@@ -82,6 +82,8 @@ class ServerVectors:
         self._codecs = encodings.codecs(points.length, points.dtype)
         self.shapes = Shapes.of(self._codecs, points.length, points.dtype)
         """How vectors are sent; hosts need to know it."""
+        self.decodes = self._codecs.gradients is not None
+        """True if gradients arrive encoded."""
         self._encoded_points: dict[int, tuple[int, Bytes]] = {}
         """The version and the code of the point in each slot that was sent. A slot is not written while one of its
         tickets is in flight, so neither is its code."""
@@ -127,10 +129,8 @@ class ServerVectors:
 
     def decoded(self, received: Mapping[int, Any]) -> Mapping[int, Vector]:
         """Return the gradients that were received, by worker. Raises ``ProtocolError`` if one cannot be decoded."""
-        codec = self._codecs.gradients
-        if codec is None:
-            return received
-        decoded = {}
+        codec, decoded = self._codecs.gradients, {}
+        assert codec is not None
         for worker, code in received.items():
             out = decoded[worker] = self._gradients[worker]
             try:

@@ -96,8 +96,10 @@ class Connection:
         self._handshake, self._sender = handshake, Sender(form)
         self.send, self.end = self._sender.send, self._sender.end
         self.outgoing, self.sent = self._sender.outgoing, self._sender.sent
-        self._assembly = Assembly(form.received, destinations)
-        self.detach = self._assembly.detach
+        self.queued = self._sender.frames
+        """The parts of messages that wait to be sent."""
+        self.assembly = Assembly(form.received, destinations)
+        self.detach = self.assembly.detach
         self._cipher: Cipher | None = None
         self._input = memoryview(bytearray(GREETING_BYTES))
         self._begin = self._filled = 0
@@ -121,18 +123,13 @@ class Connection:
         return self._cipher is not None
 
     @property
-    def queued(self) -> int:
-        """How many parts of messages wait to be sent."""
-        return len(self._sender.frames)
-
-    @property
     def has_input(self) -> bool:
         """True if ``next_message`` may return something before more bytes arrive."""
         return self._error is not None or (self._cipher is not None and self._filled - self._begin >= self._needed)
 
     def missing(self) -> int:
         """Return how many bytes have to arrive, at least, until the message that is being received is complete."""
-        missing = self._assembly.missing()
+        missing = self.assembly.missing()
         return max(0, missing - (self._filled - self._begin)) if missing else 0
 
     def buffer(self) -> memoryview:
@@ -220,13 +217,16 @@ class Connection:
         """Open the next frame; returns the message if one is complete now."""
         begin = self._begin
         end = begin + size + OVERHEAD
-        out = self._assembly.place(kind, size)
+        if self.assembly.head is None and kind == FrameKind.BODY and size:
+            out = memoryview(bytearray(size))
+        else:
+            out = self.assembly.place(kind, size)
         self._cipher.open(self._input[begin:end], out)  # type: ignore[union-attr]
         self.authenticated, self._begin, self._needed = True, end, HEADER.size
         if kind == FrameKind.END:
             self.ended = True
             return None
-        return self._assembly.filled(out)
+        return self.assembly.filled(out)
 
 
 @final
@@ -235,7 +235,7 @@ class Assembly:
 
     def __init__(self, form: Format, destinations: Destinations) -> None:
         self._format, self._destinations = form, destinations
-        self._head: Head | None = None
+        self.head: Head | None = None
         """The head of a message that is not complete."""
         self._body = NOTHING
         """What has arrived of its body, and some space. It grows with what arrives: the announced size costs nothing
@@ -249,9 +249,9 @@ class Assembly:
 
     def missing(self) -> int:
         """Return how many bytes the message that is being received still needs; 0 between messages."""
-        if self._head is None:
+        if self.head is None:
             return 0
-        return self._head.body_bytes - self._filled + sum(map(len, self._missing))
+        return self.head.body_bytes - self._filled + sum(map(len, self._missing))
 
     def detach(self) -> None:
         """Replace the destinations of the message that is being received by memory of its own.
@@ -267,26 +267,30 @@ class Assembly:
         self._missing = deque(view[len(view) - rest :] for view, rest in zip(views, rests, strict=True))
 
     def place(self, kind: int, size: int) -> memoryview:
-        """Return where the next payload has to be written. Kind and size are not authenticated yet."""
-        if self._head is None:
+        """Return where the next payload has to be written, if it does not begin a message.
+
+        Kind and size are not authenticated yet.
+        """
+        if self.head is None:
             if kind == FrameKind.END and size == 0:
                 return NOTHING
-            expected, most = FrameKind.BODY, size
-        elif missing := self._head.body_bytes - self._filled:
+            expected, most = FrameKind.END, 0
+        elif missing := self.head.body_bytes - self._filled:
             expected, most = FrameKind.BODY, missing
         else:
             expected, most = FrameKind.VECTOR, len(self._missing[0])
         if kind != expected or not 0 < size <= most:
             raise ProtocolError(f"a frame of {size} bytes of the kind {kind} is not expected here")
-        return self._missing[0][:size] if expected == FrameKind.VECTOR else self._body_space(size)
+        if expected == FrameKind.VECTOR:
+            return self._missing[0][:size]
+        assert self.head is not None
+        return self._body_space(size, self.head.body_bytes)
 
-    def _body_space(self, size: int) -> memoryview:
+    def _body_space(self, size: int, most: int) -> memoryview:
         """Return space for the next bytes of a body, at least doubling what there is for the earlier ones."""
-        if self._head is None:
-            return memoryview(bytearray(size))
         end = self._filled + size
         if end > len(self._body):
-            larger = memoryview(bytearray(min(self._head.body_bytes, max(end, 2 * len(self._body)))))
+            larger = memoryview(bytearray(min(most, max(end, 2 * len(self._body)))))
             larger[: self._filled] = self._body[: self._filled]
             self._body = larger
         return self._body[self._filled : end]
@@ -294,25 +298,25 @@ class Assembly:
     def filled(self, payload: memoryview) -> Message | None:
         """Note that a payload was written where it belongs. Returns the message if that was the last one."""
         size = len(payload)
-        if self._head is None:
+        if self.head is None:
             head = self._format.head(payload)
             if size == head.body_bytes and not (self._format.large and head.num_vectors):
                 return Message(head.kind, *self._format.parts(head, payload))
             if size > head.body_bytes:
                 raise ProtocolError(f"a message has {size} bytes instead of {head.body_bytes}")
-            self._head, self._body, self._filled = head, payload, size
-        elif self._filled < self._head.body_bytes:
+            self.head, self._body, self._filled = head, payload, size
+        elif self._filled < self.head.body_bytes:
             self._filled += size
         else:
             rest = self._missing.popleft()[size:]
             if rest:
                 self._missing.appendleft(rest)
             return None if self._missing else self._finish()
-        return None if self._filled < self._head.body_bytes else self._body_complete()
+        return None if self._filled < self.head.body_bytes else self._body_complete()
 
     def _body_complete(self) -> Message | None:
         """Find out where the large vectors of the message belong; returns the message if it has none."""
-        form, head = self._format, self._head
+        form, head = self._format, self.head
         assert head is not None
         self._content, self._vectors = form.parts(head, self._body)
         if form.large and head.num_vectors:
@@ -322,9 +326,9 @@ class Assembly:
         return self._finish()
 
     def _finish(self) -> Message:
-        assert self._head is not None
-        message = Message(self._head.kind, self._content, self._vectors)
-        self._head, self._body, self._content, self._vectors = None, NOTHING, b"", ()
+        assert self.head is not None
+        message = Message(self.head.kind, self._content, self._vectors)
+        self.head, self._body, self._content, self._vectors = None, NOTHING, b"", ()
         return message
 
 
@@ -363,20 +367,13 @@ class Sender:
             self.frames.append((FrameKind.END, NOTHING))
 
     def outgoing(self) -> memoryview:
-        """Return the bytes to send next; empty if there are none."""
-        if not self._output and self.frames and self._cipher is not None:
-            self._output = self._seal(self._cipher)
-        return self._output
-
-    def sent(self, count: int) -> None:
-        """Note that the first bytes of ``outgoing`` were sent."""
-        self._output = self._output[count:]
-
-    def _seal(self, cipher: Cipher) -> memoryview:
-        """Seal frames until the space is full, and return their bytes."""
+        """Return the bytes to send next; empty if there are none. Frames are sealed until the space is full."""
+        cipher, frames = self._cipher, self.frames
+        if self._output or not frames or cipher is None:
+            return self._output
         if not self._space:
             self._space = memoryview(bytearray(SENT_PAYLOAD + OVERHEAD))
-        filled, space, frames = 0, self._space, self.frames
+        filled, space = 0, self._space
         while frames:
             kind, payload = frames[0]
             size = min(len(payload), SENT_PAYLOAD)
@@ -391,7 +388,12 @@ class Sender:
                 frames[0] = (kind, payload[size:])
             else:
                 frames.popleft()
-        return space[:filled]
+        self._output = space[:filled]
+        return self._output
+
+    def sent(self, count: int) -> None:
+        """Note that the first bytes of ``outgoing`` were sent."""
+        self._output = self._output[count:]
 
 
 # Sockets
@@ -416,33 +418,26 @@ class Link:
         connection = self.connection
         try:
             while (message := connection.next_message()) is None:
-                if not self._read():
-                    self._wake_after(connection.missing())
-                    return None
+                if self._drained:
+                    self._drained = False
+                    break
+                view = connection.buffer()
+                count = self._socket.recv_into(view)
+                if count == 0 and connection.ended:
+                    raise DisconnectedError(ENDED)
+                self.bytes_received += count
+                self._drained = 0 < count < len(view)
+                connection.received(count)
+        except BlockingIOError:
+            message = None
+        except OSError as error:
+            raise DisconnectedError(_reason(error)) from None
         except ProtocolError as error:
             kind = DisconnectedError if connection.authenticated else NotAcceptedError
             raise kind(str(error)) from None
+        if message is None and (connection.assembly.head is not None or self._waking_bytes > 1):
+            self._wake_after(connection.missing())
         return message
-
-    def _read(self) -> bool:
-        """Read bytes; returns False if none have arrived."""
-        if self._drained:
-            self._drained = False
-            return False
-        connection = self.connection
-        view = connection.buffer()
-        try:
-            count = self._socket.recv_into(view)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise DisconnectedError(_reason(error)) from None
-        if count == 0 and connection.ended:
-            raise DisconnectedError(ENDED)
-        self.bytes_received += count
-        self._drained = 0 < count < len(view)
-        connection.received(count)
-        return True
 
     def _wake_after(self, missing: int) -> None:
         """Let the socket become readable only when enough of the bytes that a message still needs have arrived."""
