@@ -398,7 +398,7 @@ def test_a_gradient_of_a_worker_with_large_batches_may_take_long_in_an_audit():
     worker.ticket = Ticket(7, 1, 0, 0)
     assert not worker.hangs(at=4.0)
     assert worker.hangs(at=6.0)
-    worker.ticket = Ticket(-8, 0, 0, 0)
+    worker.ticket, worker.task = None, Ticket(-8, 0, 0, 0)
     assert not worker.hangs(at=FIRST_DEADLINE - 1.0)
     assert worker.hangs(at=FIRST_DEADLINE + 1.0)
 

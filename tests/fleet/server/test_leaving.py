@@ -61,7 +61,7 @@ def test_a_host_that_is_killed_before_it_has_delivered_costs_its_tickets(caplog)
 
 
 def test_a_worker_that_hangs_in_a_leaving_host_is_given_up_at_the_end_of_its_time(caplog):
-    run, hosts = elsewhere(Report(0), Hang(1), Leave(1, 5.0), Report(0), Wait(4.0), Wait(1.5))
+    run, hosts = elsewhere(Report(0), Hang(1), Leave(1, 5.0), Report(0), Wait(4.0), Report(0), Wait(1.5))
     assert hosts.ended == [1]
     assert hosts.started[-2:] == [(0, 2), (1, 2)]
     assert warnings(caplog) == []
