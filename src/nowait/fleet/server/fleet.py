@@ -783,7 +783,8 @@ class Fleet:
         if worker is None:
             return []
         if worker.next is not None and worker.next[0] in event.tickets:
-            worker.next = None
+            unsent, worker.next = worker.next, None
+            return [Forget(unsent)]
         ticket = worker.ticket
         if ticket is None or ticket[0] not in event.tickets:
             return []

@@ -373,13 +373,13 @@ class Loop:
                 continue
             event = new(GradientArrived, (ticket, gradients[number], now, started, seconds))
             if auditor is not None and (chooses is not None or number in fleet.unchecked):
-                commands = self._handle_audited(event)
-            else:
-                try:
-                    commands = handle(event)
-                except BadWorkerError as error:
-                    self._give_up(error)
-                    continue
+                self._handle_audited(event, auditor)
+                continue
+            try:
+                commands = handle(event)
+            except BadWorkerError as error:
+                self._give_up(error)
+                continue
             if wait is not None:
                 wait()  # the worker will write to its gradient's memory again
             for command in commands:
@@ -390,18 +390,23 @@ class Loop:
             if fleet.unsettled:
                 self._execute(fleet.settle(at))
 
-    def _handle_audited(self, event: GradientArrived) -> list[Command]:
+    def _handle_audited(self, event: GradientArrived, auditor: Auditor) -> None:
         """Handle a gradient that an audit may look at, before and after the server uses it."""
-        assert self._auditor is not None
         commands: list[Command] = []
+        broken: BadWorkerError | None = None
         try:
-            check = self._auditor.begin(event.ticket, event.gradient)
+            check = auditor.begin(event.ticket, event.gradient)
             commands = self._session.handle(event)
             if check is not None:
-                self._auditor.end(check, event.gradient)
+                auditor.end(check, event.gradient)
         except BadWorkerError as error:
-            self._give_up(error)
-        return commands
+            broken = error
+        if self._wait is not None:
+            self._wait()
+        self._obey(commands)
+        if broken is not None:
+            self._give_up(broken)
+        self._execute(self._fleet.settle(self._clock.at))
 
     def _on_other(
         self, number: int, ticket_id: int, kind: int, value: float, second: float, gradients: Gradients
