@@ -171,14 +171,14 @@ class Ledger(ABC):
         ticket = new(Ticket, (number, worker, self.steps if at is None else at.ticket[2], job, self.now))
         in_flight = self.in_flight
         in_flight.tickets[number] = ticket
-        is_first = worker not in in_flight.running
-        if is_first:
-            in_flight.running[worker] = ticket
-        else:
-            in_flight.queue(ticket)
         if in_flight.by_age is not None:
             heappush(in_flight.by_age, (ticket[2], number))
-        self._issued(ticket, at, is_first)
+        if worker in in_flight.running:
+            in_flight.queue(ticket)
+            self._queued(ticket, at)
+        else:
+            in_flight.running[worker] = ticket
+            self._assigned(ticket, at)
         return ticket
 
     def cancel(self, worker: int) -> None:
@@ -301,8 +301,12 @@ class Ledger(ABC):
         """Change params by a step along ``scale * total``."""
 
     @abstractmethod
-    def _issued(self, ticket: Ticket, at: Arrival | None, is_first: bool) -> None:
-        """Keep the point of a new ticket: the current params, or that of an arrival. The first of its worker starts."""
+    def _assigned(self, ticket: Ticket, at: Arrival | None) -> None:
+        """Let a worker start with a new ticket, at the current params or at the point of an arrival."""
+
+    @abstractmethod
+    def _queued(self, ticket: Ticket, at: Arrival | None) -> None:
+        """Keep the point of a new ticket, whose worker has others to compute before."""
 
     @abstractmethod
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:

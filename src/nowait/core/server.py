@@ -325,28 +325,31 @@ class Server(Ledger):
             self._weigh(before, stepsize)
         versions.release(before)
 
-    def _issued(self, ticket: Ticket, at: Arrival | None, is_first: bool) -> None:
+    def _assigned(self, ticket: Ticket, at: Arrival | None) -> None:
         versions = self._versions
         versions.hold(ticket[0], versions.current if at is None else at.version_held)
-        if is_first:
-            self._commands.append(new(Assign, (ticket,)))
+        self._commands.append(new(Assign, (ticket,)))
+
+    def _queued(self, ticket: Ticket, at: Arrival | None) -> None:
+        versions = self._versions
+        versions.hold(ticket[0], versions.current if at is None else at.version_held)
 
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
-        running, versions = tickets[0], self._versions
-        if cancelled and not self._is_assigned_now(running):
-            self._commands.append(Cancel(running.worker, (running.id,)))
-            versions.cancel(running.id, running.worker)
+        versions, (ticket_id, worker, *_) = self._versions, tickets[0]
+        if cancelled and not self._is_assigned_now(tickets[0]):
+            self._commands.append(new(Cancel, (worker, (ticket_id,))))
+            versions.cancel(ticket_id, worker)
         else:
             if cancelled:
-                self._commands.remove(Assign(running))
-            versions.drop(running.id)
-        for ticket in tickets[1:]:
-            versions.drop(ticket.id)
+                self._commands.remove(Assign(tickets[0]))
+            versions.drop(ticket_id)
+        for queued in tickets[1:]:
+            versions.drop(queued.id)
 
-    def _is_assigned_now(self, running: Ticket) -> bool:
-        """Whether the event being handled has assigned this ticket: it issued it, or its predecessor arrived."""
+    def _is_assigned_now(self, ticket: Ticket) -> bool:
+        """Whether the event being handled has assigned this ticket: it issued it, or the ticket before has arrived."""
         commands = self._commands
-        return running.id >= self.in_flight.first_new or (bool(commands) and commands[0] == Assign(running))
+        return ticket[0] >= self.in_flight.first_new or (bool(commands) and commands[0] == (ticket,))
 
     def _set_timer(self, at: float) -> None:
         self._commands.append(Wake(at))

@@ -146,9 +146,11 @@ class Planner(Ledger):
             self._stepsizes.append(stepsize)
             self._uses.append((self.steps, stepsize))
 
-    def _issued(self, ticket: Ticket, at: Arrival | None, is_first: bool) -> None:
-        if is_first:
-            self._start(ticket)
+    def _assigned(self, ticket: Ticket, at: Arrival | None) -> None:
+        self._start(ticket)
+
+    def _queued(self, ticket: Ticket, at: Arrival | None) -> None:
+        """Do nothing: a plan keeps no points."""
 
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
         if self._timing is None:
