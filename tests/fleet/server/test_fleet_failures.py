@@ -118,6 +118,21 @@ def test_a_worker_that_delivers_between_its_errors_is_not_given_up():
     ]
 
 
+def test_on_several_hosts_the_worker_that_raises_before_any_gradient_is_given_up():
+    fleet = on_hosts(1, 2)
+    for _ in range(FIRST_ERRORS - 1):
+        order_and_error(fleet, 0, any_gradient=False)
+    reason = "worker 0 raised ValueError at x:1 again and again"
+    assert order_and_error(fleet, 0, any_gradient=False) == [
+        Warn(f"{reason}: it goes on with another host, if there is room"),
+        Kill(1, 2),
+        Lost(0),
+        Warn(f"the host node 1 is given up, because {reason}"),
+        EndHost(1, reason),
+        *start_and_join(2, 0, 4),
+    ]
+
+
 @pytest.mark.parametrize("kind", ["OutOfMemoryError at x:1", "MemoryError", "_ArrayMemoryError at x:1"])
 def test_a_worker_that_runs_out_of_memory_gets_a_new_process_once(kind):
     fleet = begun()

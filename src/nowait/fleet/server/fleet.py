@@ -388,12 +388,9 @@ class Fleet:
                 actions += self._end(worker, at)
             elif worker.number not in self._unplaced:
                 del self.workers[worker.number]
-        if unwanted and self._nobody_left() and not self.finished:
+        if unwanted and not self.wanted() and not self.finished:
             actions.append(Stop("every worker was removed"))
         return actions
-
-    def _nobody_left(self) -> bool:
-        return not any(worker.wanted for worker in self._real())
 
     # Hosts
 
@@ -619,7 +616,7 @@ class Fleet:
         if host is not None and not on_home and self._is_faulty(host):
             actions += self._give_up_host(host, f"worker {number} {cause}", at)
         actions += self._fill(at)
-        if not self.finished and (self._nobody_left() if on_home else self._nobody_goes_on(at)):
+        if not self.finished and self._nobody_goes_on(at):
             actions.append(fail)
         return actions
 
