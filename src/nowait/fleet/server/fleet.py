@@ -602,19 +602,17 @@ class Fleet:
         A host whose workers keep failing is given up too, unless all workers are there. The run ends with ``fail`` if
         no worker is left.
         """
-        number, on_home = worker.number, worker.host == HOME
-        worker.wanted = worker.wanted and not on_home and not worker.moved
+        host, what = self.hosts[worker.host], f"worker {worker.number} {cause}"
+        worker.wanted = worker.wanted and host.number != HOME and not worker.moved
         fate = "it goes on with another host, if there is room" if worker.wanted else "it is no longer replaced"
-        actions: list[Action] = [Warn(f"worker {number} {cause}: {fate}")]
-        host = self.hosts.get(worker.host)
-        if host is not None and not on_home:
+        worker.moved, worker.deaths.count = True, 0
+        self.failures.forgive(worker.number)
+        ended = self._lose(worker, at, at) if is_dead else self._end(worker, at, until=at)
+        actions = [Warn(f"{what}: {fate}"), *ended]
+        if host.number != HOME:
             host.seats -= 1
             host.faults += 1
-        worker.moved, worker.deaths.count = True, 0
-        self.failures.forgive(number)
-        actions += self._lose(worker, at, at) if is_dead else self._end(worker, at, until=at)
-        if host is not None and not on_home and self._is_faulty(host):
-            actions += self._give_up_host(host, f"worker {number} {cause}", at)
+            actions += self._give_up_host(host, what, at) if self._is_faulty(host) else []
         actions += self._fill(at)
         if not self.finished and self._nobody_goes_on(at):
             actions.append(fail)
