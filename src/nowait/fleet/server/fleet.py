@@ -445,9 +445,11 @@ class Fleet:
             restarted = ": it is started again" if host.number == HOME else ""
             actions = [Warn(f"{event.cause}{with_it}: they are replaced" if with_it else f"{event.cause}{restarted}")]
         actions += self._lose_all(host.number, at)
-        if host.number == HOME:
-            actions += self._close_home(event.cause, at)
-        return [*actions, *self._fill(at)]
+        if host.number != HOME:
+            return [*actions, *self._fill(at)]
+        # last, because hosts that wait for the fingerprint may open then
+        unknown = self._lose_fingerprint(event.cause)
+        return [*actions, *self._close_home(event.cause, at), *self._fill(at), *unknown]
 
     def _on_home_not_opened(self, event: HostGone, at: float) -> list[Action]:
         """HOME could not load the problem, or was gone before it had done so."""
@@ -555,8 +557,6 @@ class Fleet:
         lost: list[Action] = [Lost(worker.number)] if worker.is_member and worker.number >= 0 else []
         actions = [*self._drop_tickets(worker), *lost]
         self._vacate(worker, at)
-        if worker.number == FINGERPRINTER:
-            actions += self._lose_fingerprint("the process that starts workers was killed")
         if worker.wanted and until > at:
             self.due = min(self.due, until)
         return actions
