@@ -4,8 +4,8 @@
 output: times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what
 happens once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
 
-The life of a worker, by its number (``ENDING`` and ``ABSENT`` ones are not workers of the server; before it is ``IDLE``,
-one is ``STARTING`` until the loop has executed ``Start``, and ``HELD`` until a run that starts together has begun):
+The life of a worker, by its number (``ENDING`` and ``ABSENT`` ones are not workers of the server). Before ``IDLE``, it
+is ``STARTING`` until the loop has executed ``Start``, and ``HELD`` until a run that starts together has begun:
 
     ABSENT ── a seat, and its time has come ──► IDLE ◄── report ── COMPUTING ◄── ticket ── IDLE
     COMPUTING ── the server cancels its ticket ──► CANCELLED ── report ──► IDLE, or COMPUTING if it has a next ticket
