@@ -390,6 +390,9 @@ def test_the_first_gradient_of_every_process_is_chosen_for_an_audit():
     assert [fleet.take_unchecked(1) for _ in range(2)] == [True, False]
     handle(fleet, ProcessDied(serial_of(fleet, 1), -9))
     assert fleet.unchecked == {0, 1}
+    handle(fleet, LeaveAsked(0))
+    handle(fleet, Tick())
+    assert fleet.unchecked == {1}
 
 
 # Requests

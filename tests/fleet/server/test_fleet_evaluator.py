@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from fleets import begun, handle, on_hosts, serial_of
+from fleets import begun, handle, on_hosts, serial_of, start_and_join
 
 from nowait.fleet.server.events import (
     HOME,
@@ -18,6 +18,7 @@ from nowait.fleet.server.events import (
     HostReady,
     Identify,
     Kill,
+    Lost,
     ProcessDied,
     Start,
     Tick,
@@ -168,7 +169,7 @@ def test_a_fingerprint_waits_for_home():
     ("event", "cause"),
     [
         (ProcessDied(1, -11), "the process that computed one gradient was killed by signal 11"),
-        (HostGone(HOME, "killed"), "the process that starts workers was killed"),
+        (HostGone(HOME, "killed"), "killed"),
     ],
 )
 def test_a_fingerprint_whose_process_is_gone_stays_unknown(event, cause):
@@ -178,6 +179,17 @@ def test_a_fingerprint_whose_process_is_gone_stays_unknown(event, cause):
     assert identify.cause.startswith(cause)
     assert not fleet.identifying
     assert FINGERPRINTER not in fleet.workers
+
+
+def test_that_a_fingerprint_stays_unknown_is_said_last_because_hosts_wait_for_it():
+    fleet = begun(workers=1)
+    handle(fleet, HostReady(1, 1))
+    handle(fleet, FingerprintAsked())
+    assert handle(fleet, HostGone(HOME, "killed"))[1:] == [
+        Lost(0),
+        *start_and_join(1, 0, 4),
+        Identify(None, "killed"),
+    ]
 
 
 def test_a_fingerprint_that_takes_too_long_is_given_up():

@@ -102,6 +102,37 @@ def test_the_same_error_before_any_gradient_fails_the_run_soon():
     assert order_and_error(fleet, 0, "E at x:1", any_gradient=False) == [fail]
 
 
+def test_a_worker_that_delivers_between_its_errors_is_not_given_up():
+    fleet = begun()
+    for _ in range(3):
+        for _ in range(ERRORS_IN_A_ROW - 1):
+            assert only(order_and_error(fleet, 0), Kill) == []
+        order(fleet, 0)
+        report(fleet, 0)
+    for _ in range(ERRORS_IN_A_ROW - 1):
+        order_and_error(fleet, 0)
+    assert order_and_error(fleet, 0) == [
+        Warn("worker 0 raised ValueError at x:1 again and again: it is no longer replaced"),
+        Kill(HOME, 2),
+        Lost(0),
+    ]
+
+
+def test_on_several_hosts_the_worker_that_raises_before_any_gradient_is_given_up():
+    fleet = on_hosts(1, 2)
+    for _ in range(FIRST_ERRORS - 1):
+        order_and_error(fleet, 0, any_gradient=False)
+    reason = "worker 0 raised ValueError at x:1 again and again"
+    assert order_and_error(fleet, 0, any_gradient=False) == [
+        Warn(f"{reason}: it goes on with another host, if there is room"),
+        Kill(1, 2),
+        Lost(0),
+        Warn(f"the host node 1 is given up, because {reason}"),
+        EndHost(1, reason),
+        *start_and_join(2, 0, 4),
+    ]
+
+
 @pytest.mark.parametrize("kind", ["OutOfMemoryError at x:1", "MemoryError", "_ArrayMemoryError at x:1"])
 def test_a_worker_that_runs_out_of_memory_gets_a_new_process_once(kind):
     fleet = begun()

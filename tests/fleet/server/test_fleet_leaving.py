@@ -201,6 +201,13 @@ def test_the_death_of_a_leaving_worker_is_not_a_failure(code, cause):
     assert fleet.failures.deaths == 0
 
 
+def test_a_leaving_host_is_ended_when_its_last_worker_dies():
+    fleet = two_hosts(workers=1, busy=[0])
+    handle(fleet, HostLeaves(1, 30.0))
+    note = Note("worker 0, which was leaving, was killed by signal 9")
+    assert handle(fleet, ProcessDied(2, -9)) == [note, Lost(0), EndHost(1), *start_and_join(2, 0, 3)]
+
+
 def test_a_leaving_worker_that_imitates_a_slow_one_is_still_told_to_hurry():
     fleet = two_hosts(busy=[0], imitating=True)
     handle(fleet, ProcessLeaves(2))

@@ -4,7 +4,8 @@
 output: times are seconds of the monotonic clock. Only this class writes what is known about workers and hosts. For what
 happens once per gradient there are two methods instead of events, ``reported`` and ``ordered``.
 
-The life of a worker, by its number (``ENDING`` and ``ABSENT`` ones are not workers of the server):
+The life of a worker, by its number (``ENDING`` and ``ABSENT`` ones are not workers of the server). Before ``IDLE``, it
+is ``STARTING`` until the loop has executed ``Start``, and ``HELD`` until a run that starts together has begun:
 
     ABSENT ── a seat, and its time has come ──► IDLE ◄── report ── COMPUTING ◄── ticket ── IDLE
     COMPUTING ── the server cancels its ticket ──► CANCELLED ── report ──► IDLE, or COMPUTING if it has a next ticket
@@ -388,12 +389,9 @@ class Fleet:
                 actions += self._end(worker, at)
             elif worker.number not in self._unplaced:
                 del self.workers[worker.number]
-        if unwanted and self._nobody_left() and not self.finished:
+        if unwanted and not self.wanted() and not self.finished:
             actions.append(Stop("every worker was removed"))
         return actions
-
-    def _nobody_left(self) -> bool:
-        return not any(worker.wanted for worker in self._real())
 
     # Hosts
 
@@ -448,9 +446,11 @@ class Fleet:
             restarted = ": it is started again" if host.number == HOME else ""
             actions = [Warn(f"{event.cause}{with_it}: they are replaced" if with_it else f"{event.cause}{restarted}")]
         actions += self._lose_all(host.number, at)
-        if host.number == HOME:
-            actions += self._close_home(event.cause, at)
-        return [*actions, *self._fill(at)]
+        if host.number != HOME:
+            return [*actions, *self._fill(at)]
+        # last, because hosts that wait for the fingerprint may open then
+        unknown = self._lose_fingerprint(event.cause)
+        return [*actions, *self._close_home(event.cause, at), *self._fill(at), *unknown]
 
     def _on_home_not_opened(self, event: HostGone, at: float) -> list[Action]:
         """HOME could not load the problem, or was gone before it had done so."""
@@ -558,8 +558,6 @@ class Fleet:
         lost: list[Action] = [Lost(worker.number)] if worker.is_member and worker.number >= 0 else []
         actions = [*self._drop_tickets(worker), *lost]
         self._vacate(worker, at)
-        if worker.number == FINGERPRINTER:
-            actions += self._lose_fingerprint("the process that starts workers was killed")
         if worker.wanted and until > at:
             self.due = min(self.due, until)
         return actions
@@ -605,21 +603,19 @@ class Fleet:
         A host whose workers keep failing is given up too, unless all workers are there. The run ends with ``fail`` if
         no worker is left.
         """
-        number, on_home = worker.number, worker.host == HOME
-        worker.wanted = worker.wanted and not on_home and not worker.moved
+        host, what = self.hosts[worker.host], f"worker {worker.number} {cause}"
+        worker.wanted = worker.wanted and host.number != HOME and not worker.moved
         fate = "it goes on with another host, if there is room" if worker.wanted else "it is no longer replaced"
-        actions: list[Action] = [Warn(f"worker {number} {cause}: {fate}")]
-        host = self.hosts.get(worker.host)
-        if host is not None and not on_home:
+        worker.moved, worker.deaths.count = True, 0
+        self.failures.forgive(worker.number)
+        ended = self._lose(worker, at, at) if is_dead else self._end(worker, at, until=at)
+        actions = [Warn(f"{what}: {fate}"), *ended]
+        if host.number != HOME:
             host.seats -= 1
             host.faults += 1
-        worker.moved, worker.deaths.count = True, 0
-        self.failures.forgive(number)
-        actions += self._lose(worker, at, at) if is_dead else self._end(worker, at, until=at)
-        if host is not None and not on_home and self._is_faulty(host):
-            actions += self._give_up_host(host, f"worker {number} {cause}", at)
+            actions += self._give_up_host(host, what, at) if self._is_faulty(host) else []
         actions += self._fill(at)
-        if not self.finished and (self._nobody_left() if on_home else self._nobody_goes_on(at)):
+        if not self.finished and self._nobody_goes_on(at):
             actions.append(fail)
         return actions
 
