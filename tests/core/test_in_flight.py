@@ -4,7 +4,7 @@ import pytest
 
 import nowait as nw
 from nowait.core import GradientArrived, Method, Ticket, WorkerLost
-from nowait.core.in_flight import InFlight
+from nowait.core.ledger import InFlight
 from nowait.core.randomness import CounterRandom
 from nowait.testing import a_server, check_invariants, gradient_from
 

@@ -1,9 +1,9 @@
 """The core: a server that decides, with no clock and no input or output. Everything else is built on it."""
 
-from nowait.core.arrival import Arrival
 from nowait.core.audit import Audit
 from nowait.core.errors import BadWorkerError, IllegalEvent, WorkerFailedError
 from nowait.core.layout import Block, Layout
+from nowait.core.ledger import Arrival
 from nowait.core.log import Log, Outcome
 from nowait.core.memory import HostMemory, Memory
 from nowait.core.messages import (

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, final
 
 if TYPE_CHECKING:
-    from nowait.core.arrival import Arrival
+    from nowait.core.ledger import Arrival
     from nowait.core.messages import Resumed, TimerFired, WorkerJoined, WorkerLost
     from nowait.core.notes import Note
 

@@ -19,11 +19,9 @@ from dataclasses import asdict
 from typing import final
 
 from nowait.core import checks
-from nowait.core.arrival import Arrival
 from nowait.core.errors import BadWorkerError, IllegalEvent
-from nowait.core.in_flight import InFlight
 from nowait.core.layout import Layout, Sections, checked_layout
-from nowait.core.ledger import INFINITY, Counts, Ledger, new
+from nowait.core.ledger import INFINITY, Arrival, Counts, InFlight, Ledger, new
 from nowait.core.log import Log, NoLog, Outcome
 from nowait.core.memory import HOST, Memory, Stepper
 from nowait.core.messages import (

@@ -11,8 +11,7 @@ from nowait.core.memory import Memory
 from nowait.core.types import Vector
 
 if TYPE_CHECKING:
-    from nowait.core.arrival import Arrival
-    from nowait.core.ledger import Ledger
+    from nowait.core.ledger import Arrival, Ledger
 
 
 @final

@@ -69,15 +69,11 @@ class Mailbox:
                 end.close()
             raise
 
-    def read(self) -> bytes:
-        """Read reports; waits if there are none."""
-        return os.read(self.reports, READ_BYTES)
-
     def drain(self) -> bytes:
         """Read all reports that have arrived. Details are read too: a full socket would block workers."""
         self._collect()
         reports = b""
-        while is_ready(self.reports, 0) and (more := self.read()):
+        while is_ready(self.reports, 0) and (more := os.read(self.reports, READ_BYTES)):
             reports += more
         return reports
 
@@ -154,7 +150,7 @@ class Machine:
 
     def read_reports(self) -> None:
         """Pass on the reports that have arrived; called when there are some."""
-        self._take(self._mailbox.read(), self._gradients)
+        self._take(os.read(self._mailbox.reports, READ_BYTES), self._gradients)
 
     def drain(self) -> None:
         """Pass on all reports that have arrived."""
