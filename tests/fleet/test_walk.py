@@ -86,7 +86,7 @@ def trained(folder):
 
 
 @pytest.mark.parametrize(
-    ("walk", "most_functions", "most_files"), [(simulated, 27, 15), (trained, 32, 16)], ids=["simulator", "processes"]
+    ("walk", "most_functions", "most_files"), [(simulated, 29, 13), (trained, 32, 14)], ids=["simulator", "processes"]
 )
 def test_a_gradient_meets_few_functions(walk, most_functions, most_files, tmp_path):
     functions = walk(tmp_path)
