@@ -27,6 +27,7 @@ from nowait.fleet.platform import portable
 from nowait.fleet.server import patience
 from nowait.fleet.server.events import HostReady, ProcessDied
 from nowait.fleet.wire.hub import Hub
+from nowait.fleet.wire.records import REPORT, ReportKind
 from nowait.fleet.wire.stream import MessageStream
 from nowait.fleet.worker.worker import run_worker
 from nowait.testing import CATALOGUE
@@ -34,6 +35,7 @@ from nowait.testing import CATALOGUE
 pytestmark = pytest.mark.new_interpreter
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
+READY = REPORT.pack(0, 0.0, 0.0, 1, ReportKind.READY)
 
 
 class Loads(Faulty):
@@ -231,20 +233,43 @@ def test_a_worker_that_cannot_be_forked_is_one_death_and_the_others_go_on(caplog
     assert "was killed" not in caplog.text
 
 
-def test_a_pool_that_is_closed_at_the_death_of_its_last_worker_says_nothing_more():
-    """Its zygote ends at the same time: the end of the host was asked for, so it is not lost."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with contextlib.closing(Mailbox.open()) as mailbox, theirs:
+@pytest.fixture
+def machine():
+    """A machine without a job, what its workers write to, and what it has passed on."""
+    with contextlib.closing(Mailbox.open()) as mailbox:
         payload = types.SimpleNamespace(sizes=[], fd=mailbox.reports)
         slots = types.SimpleNamespace(views=[], fd=mailbox.reports, close=lambda: None)
-        resources = Resources(slots, slots, mailbox, payload)
-        machine, seen = Machine(resources, Hub(), lambda *_: None), []
+        machine = Machine(Resources(slots, slots, mailbox, payload), Hub(), lambda records, _: taken.append(records))
+        taken = []
+        yield machine, mailbox, taken
+        machine.close()
 
-        def emit(event):
-            seen.append(event)
-            if isinstance(event, ProcessDied):
-                machine.remove(1)
 
+def test_reports_that_come_together_with_a_message_of_the_zygote_are_passed_on_once(machine):
+    """Before the death of a process all reports are passed on, so there are none any more when it is their turn."""
+    machine, mailbox, taken = machine
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        machine.open()
+        machine.add(ours, lambda event: None, host=1, seats=1)
+        for _ in range(3):
+            MessageStream(theirs).send(("ready",), (), wait=lambda: None)
+            os.write(mailbox.workers_reports, READY)
+            machine.hub.wait(1.0)
+    assert taken == [READY] * 3
+
+
+def test_a_pool_that_is_closed_at_the_death_of_its_last_worker_says_nothing_more(machine):
+    """Its zygote ends at the same time: the end of the host was asked for, so it is not lost."""
+    machine, seen = machine[0], []
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def emit(event):
+        seen.append(event)
+        if isinstance(event, ProcessDied):
+            machine.remove(1)
+
+    with theirs:
         pool = machine.add(ours, emit, host=1, seats=1)
         pool._orders[4] = os.open(os.devnull, os.O_WRONLY)
         zygote = MessageStream(theirs)
@@ -252,7 +277,6 @@ def test_a_pool_that_is_closed_at_the_death_of_its_last_worker_says_nothing_more
             zygote.send(message, (), wait=lambda: None)
         theirs.shutdown(socket.SHUT_WR)
         machine.hub.wait(1.0)
-        machine.close()
     assert seen == [HostReady(1, 1, name=socket.gethostname()), ProcessDied(4, 0)]
 
 

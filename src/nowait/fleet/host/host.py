@@ -52,6 +52,7 @@ class Mailbox:
 
     def __init__(self, pipe: tuple[int, int], sockets: tuple[socket.socket, socket.socket]) -> None:
         self.reports, self.workers_reports = pipe
+        os.set_blocking(self.reports, False)
         self._socket, self.workers_details = sockets
         self._socket.setblocking(False)
         self._latest: dict[int, tuple[int, tuple[Any, ...]]] = {}
@@ -73,8 +74,9 @@ class Mailbox:
         """Read all reports that have arrived. Details are read too: a full socket would block workers."""
         self._collect()
         reports = b""
-        while is_ready(self.reports, 0) and (more := os.read(self.reports, READ_BYTES)):
-            reports += more
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(self.reports, READ_BYTES):
+                reports += more
         return reports
 
     def details(self, number: int, ticket_id: int) -> tuple[Any, ...] | None:
@@ -150,7 +152,11 @@ class Machine:
 
     def read_reports(self) -> None:
         """Pass on the reports that have arrived; called when there are some."""
-        self._take(os.read(self._mailbox.reports, READ_BYTES), self._gradients)
+        try:
+            records = os.read(self._mailbox.reports, READ_BYTES)
+        except BlockingIOError:
+            return  # a zygote had something to say at the same time, so they were passed on before
+        self._take(records, self._gradients)
 
     def drain(self) -> None:
         """Pass on all reports that have arrived."""
