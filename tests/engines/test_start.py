@@ -79,7 +79,7 @@ def test_a_loss_that_comes_late_is_judged_by_the_step_it_is_of():
 
 
 class NoAnswer:
-    def begin(self, snapshot):
+    def evaluate(self, snapshot):
         pass
 
 
