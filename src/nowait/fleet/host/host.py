@@ -52,6 +52,7 @@ class Mailbox:
 
     def __init__(self, pipe: tuple[int, int], sockets: tuple[socket.socket, socket.socket]) -> None:
         self.reports, self.workers_reports = pipe
+        os.set_blocking(self.reports, False)
         self._socket, self.workers_details = sockets
         self._socket.setblocking(False)
         self._latest: dict[int, tuple[int, tuple[Any, ...]]] = {}
@@ -149,8 +150,12 @@ class Machine:
         self.hub.remove(self._mailbox.reports)
 
     def read_reports(self) -> None:
-        """Pass on the reports that have arrived; called when there are some."""
-        self._take(os.read(self._mailbox.reports, READ_BYTES), self._gradients)
+        """Pass on the reports that have arrived, if they were not drained since the pipe became readable."""
+        try:
+            reports = os.read(self._mailbox.reports, READ_BYTES)
+        except BlockingIOError:
+            return
+        self._take(reports, self._gradients)
 
     def drain(self) -> None:
         """Pass on all reports that have arrived."""
