@@ -3,13 +3,15 @@
 import os
 import pickle
 import resource
+from types import SimpleNamespace
 
 import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.fleet.host.host import Mailbox
+from nowait.fleet.host.host import Machine, Mailbox
 from nowait.fleet.platform import is_ready
+from nowait.fleet.wire.hub import Hub
 from nowait.fleet.wire.records import REPORT, ReportKind
 
 FIRST_FD_TOO_HIGH_FOR_SELECT = 1_024
@@ -106,3 +108,20 @@ def test_a_high_file_descriptor_can_be_waited_for():
     assert is_ready(ours, 0)
     os.close(ours)
     os.close(theirs)
+
+
+def test_reports_that_were_drained_after_the_pipe_became_readable_are_not_waited_for(mailbox):
+    """The zygote's messages and the reports are ready in one look at both, and those before a death are drained.
+
+    To wait for more would stop a relay for ever: its workers wait for orders, which it does not read meanwhile.
+    """
+    taken = []
+    resources = SimpleNamespace(mailbox=mailbox, gradients=SimpleNamespace(views=[], close=lambda: None))
+    machine = Machine(resources, Hub(), lambda records, gradients: taken.append(records))
+    report = REPORT.pack(7, 0.0, 0.0, 1, ReportKind.GRADIENT)
+    os.write(mailbox.workers_reports, report)
+    machine.drain()
+    machine.read_reports()
+    os.write(mailbox.workers_reports, report)
+    machine.read_reports()
+    assert taken == [report, report]

@@ -409,5 +409,5 @@ def _next_message(server: HostSocket) -> Message:
         if monotonic() > deadline:
             raise DisconnectedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
         poller.register(server.fd, server.events)
-        poller.poll(0 if server.pending() else 1000)
+        poller.poll(1000)
     return message

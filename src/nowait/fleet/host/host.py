@@ -151,12 +151,12 @@ class Machine:
         self.hub.remove(self._mailbox.reports)
 
     def read_reports(self) -> None:
-        """Pass on the reports that have arrived; called when there are some."""
+        """Pass on the reports that have arrived, if they were not drained since the pipe became readable."""
         try:
-            records = os.read(self._mailbox.reports, READ_BYTES)
+            reports = os.read(self._mailbox.reports, READ_BYTES)
         except BlockingIOError:
-            return  # a zygote had something to say at the same time, so they were passed on before
-        self._take(records, self._gradients)
+            return
+        self._take(reports, self._gradients)
 
     def drain(self) -> None:
         """Pass on all reports that have arrived."""

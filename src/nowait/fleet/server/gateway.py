@@ -70,9 +70,6 @@ class Strangers:
     def __iter__(self) -> Iterator[Stranger]:
         return iter(list(self._waiting))
 
-    def __contains__(self, stranger: Stranger) -> bool:
-        return stranger in self._waiting
-
     def accepted(self, stranger: Stranger) -> list[Stranger]:
         """Add a new connection; returns those that have to be closed for it."""
         self._waiting[stranger] = None

@@ -573,10 +573,6 @@ class HostSocket:
         """The bytes that only both ends of this connection know; empty before the handshake is over."""
         return self._link.connection.binding
 
-    def pending(self) -> bool:
-        """Return True if ``receive`` may return a message without waiting."""
-        return self._link.connection.has_input
-
     def send(self, kind: MessageKind, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Send to the server. Vectors must not change until they are sent. Raises ``DisconnectedError``."""
         self._link.connection.send(kind, content, vectors)

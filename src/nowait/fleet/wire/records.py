@@ -81,11 +81,6 @@ WITH_DETAILS = frozenset((MISFIT, ERROR))
 """The reports of a worker that details may come with."""
 
 
-def computes(instruction: int) -> bool:
-    """Return True if an order has a ticket to compute, and so a point."""
-    return instruction < HURRY or instruction >= AUDIT
-
-
 def check_number(ticket: int) -> int:
     """Return the number below 0 that stands for a ticket's id in an audit's orders and reports; and back again."""
     return -1 - ticket
