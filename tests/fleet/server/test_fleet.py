@@ -299,7 +299,7 @@ def test_the_next_ticket_can_be_cancelled_too():
     order(fleet, 0, 1)
     handle(fleet, Cancelled(0, (1,)))
     order(fleet, 0, 2)
-    assert handle(fleet, Cancelled(0, (2,))) == []
+    assert handle(fleet, Cancelled(0, (2,))) == [Forget(Ticket(2, 0, 0, 0, 0.0))]
     assert report(fleet, 0, 1) == []
     assert order(fleet, 0, 3)[1]
 
