@@ -117,17 +117,17 @@ class Single(Codec):
     """Entries of float64, as float32."""
 
     def __init__(self, length: int, dtype: Any) -> None:
-        self._size = 4 * length
+        self._size, self._rounding = 4 * length, FORMATS["float32"].rounding
         self.num_bytes = _padded(self._size)
 
     def encode(self, vector: Vector, out: Bytes) -> None:
         """Write the nearest float32 numbers."""
-        kernels().round_into(vector, out[: self._size].view(np.float32), FORMATS["float32"].rounding)
+        kernels().round_into(vector, out[: self._size].view(np.float32), self._rounding)
 
     def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool:
         """Write the float32 numbers nearest to v + e."""
         numbers = out[: self._size].view(np.float32)
-        return bool(kernels().to_numbers_and_rest(vector, before, after, numbers, FORMATS["float32"].rounding))
+        return bool(kernels().to_numbers_and_rest(vector, before, after, numbers, self._rounding))
 
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read float32 numbers."""
