@@ -1,12 +1,14 @@
 """Speed between machines: of one connection relative to plain TCP, and of a run relative to Ray's pattern.
 
     make bench-engines
-    .venv/bin/python benchmarks/network.py [connection | handshakes | parts | small | large | wires ...]
+    .venv/bin/python benchmarks/network.py [connection | handshakes | codecs | parts | small | large | wires ...]
 
 ``connection``: vectors of a million float64 go from one process to another on this machine: with ``sendall`` and
 ``recv_into`` alone, through a connection of this library that is authenticated, and through one that is encrypted.
 ``handshakes``: the processor time of the server for a host that connects, and for a stranger, whose first message was
 made without the key of this server.
+``codecs``: how fast vectors are rounded to fewer bytes and read from them, next to a copy of the vector. The speed on a
+processor without newer instructions: with ``NUMBA_CPU_NAME=generic`` in the environment.
 ``parts``: the processor time of everything that has to be done for one step with such vectors, each part alone.
 ``small`` and ``large``: gradients that are copies of the point, compared with the asynchronous parameter server of
 Ray's documentation on the same Ray: d = 400 over the network path on one node, and d = 1,000,000 in float64 between two
@@ -18,6 +20,7 @@ Besides rates there are processor seconds of all processes, which other work on 
 """
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -44,7 +47,7 @@ from nowait.fleet.wire.secure import (
     ServerKey,
 )
 from nowait.numerics.vectors import sgd_step
-from nowait.problems.encodings import Encodings
+from nowait.problems.encodings import FLOATS, Encodings, codec_of
 
 ENCRYPTING, AUTHENTICATING = "encrypting", "authenticating (encrypt=False)"
 DIMENSION, VECTORS, ROUNDS = 1_000_000, 60, 5
@@ -182,6 +185,31 @@ def handshakes():
         print(f"    {name:14s} {1e6 * min(seconds):6.0f} {1 / min(seconds):9.0f}", flush=True)
 
 
+def codecs():
+    """Compare encoding and decoding with copying, for vectors in the processor's cache and for large ones."""
+    print("codecs: medians of 15 alternating rounds; GB of float64 or float32 vectors per processor-second")
+    for length, dtype in itertools.product((20_000, DIMENSION), (np.float64, np.float32)):
+        vector = np.random.default_rng(0).standard_normal(length).astype(dtype)
+        memory, out = (1e-4 * vector).astype(dtype), np.empty_like(vector)
+        ways = {("a copy", ""): partial(np.copyto, out, vector)}
+        for name in FLOATS:
+            codec = codec_of(name, length, dtype)
+            if codec is not None:
+                code = np.zeros(codec.num_bytes, np.uint8)
+                ways[name, "encode"] = partial(codec.encode, vector, code)
+                ways[name, "encode v + e"] = partial(codec.encode_sum, vector, memory, out, code)
+                ways[name, "decode"] = partial(codec.decode, code, out)
+        rates = {way: [] for way in ways}
+        for way, do in [*ways.items()] * 16:
+            began = time.thread_time()
+            for _ in range(DIMENSION // length):
+                do()
+            rates[way].append(DIMENSION * vector.itemsize / 1e9 / (time.thread_time() - began))
+        print(f"    d = {length:,} {np.dtype(dtype)}")
+        for (name, what), (_, *measured) in rates.items():  # the first round loads or compiles
+            print(f"        {name:9s} {what:13s} {statistics.median(measured):6.1f}", flush=True)
+
+
 def parts():
     """Print the milliseconds of processor time that a step with a million float64 cannot do without."""
     rng = np.random.default_rng(0)
@@ -278,6 +306,7 @@ def main():
     what = {
         "connection": connection,
         "handshakes": handshakes,
+        "codecs": codecs,
         "parts": parts,
         "small": small,
         "large": large,

@@ -1,5 +1,6 @@
 """Encodings of vectors, and the problem wrapper that rounds to them."""
 
+import itertools
 import pickle
 
 import numpy as np
@@ -111,8 +112,8 @@ def test_float16_has_the_bits_of_numpy(dtype):
     @given(vectors(dtype, finite=False))
     def check(vector):
         out, words = np.empty_like(vector), np.empty(len(vector), np.uint16)
-        kernels().round_into(vector, out, *FORMATS["float16"].rounding)
-        kernels().to_words(out, words, *FORMATS["float16"].to_words)
+        kernels().round_into(vector, out, FORMATS["float16"].rounding)
+        kernels().to_words(out, words, FORMATS["float16"].to_words)
         with np.errstate(over="ignore"):
             expected = vector.astype(np.float16)
         beyond = np.isinf(expected) & np.isfinite(vector)
@@ -123,6 +124,42 @@ def test_float16_has_the_bits_of_numpy(dtype):
         assert (words[nan] & 0x7FFF == 0x7E00).all()
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("float32", np.float64), *itertools.product(("float16", "bfloat16"), DTYPES)]
+)
+def test_numbers_next_to_a_tie_are_rounded_once(name, dtype):
+    """Also those of float64 that are a tie in float32."""
+    low, tie, high = (numbers.astype(dtype) for numbers in neighbours(name))
+    below, above = np.nextafter(tie, dtype(0)), np.nextafter(tie, dtype(np.inf))
+    vector, expected = np.concatenate([low, below, above, high]), np.concatenate([low, low, high, high])
+    codec = codec_of(name, len(vector), dtype)
+    for sign in (dtype(1), dtype(-1)):
+        out = np.empty_like(vector)
+        kernels().round_into(sign * vector, out, FORMATS[name].rounding)
+        assert same_bits(out, sign * expected)
+        assert same_bits(sent(codec, sign * vector), sign * expected)
+
+
+def neighbours(name):
+    """Return numbers of a format, the ties above them, and the next numbers, in float64; also some below the normal."""
+    if name == "float16":
+        numbers = np.arange(0x7C00, dtype=np.uint16).view(np.float16)
+    elif name == "bfloat16":
+        numbers = (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32)
+    else:
+        numbers = np.arange(0x7FF000, 0x801000, dtype=np.uint32).view(np.float32)
+    low, high = numbers[:-1].astype(np.float64), numbers[1:].astype(np.float64)
+    return low, (low + high) / 2, high
+
+
+def test_ties_go_to_the_even_number():
+    low, tie, high = neighbours("float16")
+    out = np.empty_like(tie)
+    kernels().round_into(tie, out, FORMATS["float16"].rounding)
+    even = np.arange(len(tie)) % 2 == 0
+    assert same_bits(out, np.where(even, low, high))
 
 
 @pytest.mark.parametrize("encoding", ["float32", "float16", "bfloat16"])
@@ -144,8 +181,8 @@ def test_every_word_of_16_bits_is_a_number_that_is_written_as_this_word():
     for name in ("float16", "bfloat16"):
         for dtype in DTYPES:
             values, again = np.empty(2**16, dtype), np.empty(2**16, np.uint16)
-            kernels().from_words(words, values, *FORMATS[name].from_words)
-            kernels().to_words(values, again, *FORMATS[name].to_words)
+            kernels().from_words(words, values, FORMATS[name].from_words)
+            kernels().to_words(values, again, FORMATS[name].to_words)
             number = ~np.isnan(values)
             assert (again[number] == words[number]).all()
             expected = words.view(np.float16) if name == "float16" else (words.astype(np.uint32) << 16).view(np.float32)
@@ -157,7 +194,7 @@ def test_bfloat16_is_the_nearest_number_with_eight_bits():
     tie = 1.0 + 2.0**-8
     vector = np.array([tie, 1 + 3 * 2.0**-8, tie + 2.0**-40, -tie, 3.0, 1e-45, 1e300, -1e300])
     out = np.empty_like(vector)
-    kernels().round_into(vector, out, *FORMATS["bfloat16"].rounding)
+    kernels().round_into(vector, out, FORMATS["bfloat16"].rounding)
     largest = float(np.array([0x7F7F0000], np.uint32).view(np.float32)[0])
     assert out.tolist() == [1.0, 1 + 2.0**-6, 1 + 2.0**-7, -1.0, 3.0, 0.0, largest, -largest]
 

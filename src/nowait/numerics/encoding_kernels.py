@@ -19,15 +19,16 @@ from nowait.numerics.compiled import compiled, divides_like_numpy, inlined
 SIGN = np.uint64(1 << 63)
 MAGNITUDE = np.uint64((1 << 63) - 1)
 INFINITY = np.uint64(0x7FF << 52)
+MANTISSA = np.uint64(52)
+"""How many bits of a float64 are its mantissa."""
+WORD_MAGNITUDE = np.uint64(0x7FFF)
 SIGN_SHIFT = np.uint64(48)
 """Between the sign bits of float64 and of a 16-bit word."""
 SCALE_BITS = np.uint64(~((1 << 37) - 1) & ((1 << 64) - 1))
 """Keeps 16 significant bits, so that a scale times an integer of 7 bits is exact in float32 and float64."""
 LARGEST_CODE = 127.0
-WHOLE, WHOLE_BITS = 2.0**52, np.uint64(0x433 << 52)
-"""2^52 and its bits. Adding it to a number moves the integer nearest to that into the low bits."""
 ROUNDER = 1.5 * 2.0**52
-"""Like 2^52, for negative numbers too."""
+"""Adding it to a number moves the integer nearest to that into the low bits."""
 
 
 @intrinsic
@@ -50,112 +51,124 @@ def from_bits(typing: Any, bits: Any) -> Any:
     return types.float64(types.uint64), generate
 
 
-# Floating-point formats, whose constants are those of ``nowait.problems.encodings``
+# Floating-point formats. The mantissa of a format has k bits fewer than that of float64. Its ``constants`` are 2^k, its
+# smallest normal number and its largest number, and more for 16-bit words: Python floats, which numba takes quickly
 
 
 @inlined
-def rounded(x: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> Any:
-    """Return the number of a smaller format that is nearest to x; the largest one if x is finite and beyond it."""
+def _power_below(size: Any, smallest: Any) -> Any:
+    """Return the largest power of two that is not above ``size``, or ``smallest`` if that is larger."""
+    power: Any = from_bits(bits_of(size) & INFINITY)
+    return power if power > smallest else smallest
+
+
+@inlined
+def rounded(x: Any, constants: Any) -> Any:
+    """Return the number of a smaller format that is nearest to x; the largest one if x is finite and beyond it.
+
+    If p is the largest power of two below x, the numbers of the format near x are as far apart as those of float64
+    near 2^k·p. So adding 2^k·p rounds to nearest, ties to even, and subtracting it is exact.
+    """
+    factor, smallest, largest = constants[0], constants[1], constants[2]
     bits: Any = bits_of(x)
-    magnitude = bits & MAGNITUDE
-    size = from_bits(magnitude)
-    one = np.uint64(1)
-    half = (one << (dropped - one)) - one + ((magnitude >> dropped) & one)
-    normal = from_bits(((magnitude + half) >> dropped) << dropped)
-    result = normal if size >= smallest else (size + rounder) - rounder
-    result = largest if result > largest else result
-    result = result if magnitude < INFINITY else size
+    size = from_bits(bits & MAGNITUDE)
+    bounded = size if size < largest else largest
+    aligned = _power_below(bounded, smallest) * factor
+    result = (bounded + aligned) - aligned
+    result = result if size < np.inf else size
     return from_bits(bits_of(result) | (bits & SIGN))
 
 
 @compiled
-def round_into(vector: Any, out: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> None:
+def round_into(vector: Any, out: Any, constants: Any) -> None:
     """Write the nearest numbers of a smaller format into ``out``; NaN and infinities stay as they are."""
     for i in range(vector.size):
-        out[i] = rounded(np.float64(vector[i]), dropped, smallest, rounder, largest)
+        out[i] = rounded(np.float64(vector[i]), constants)
 
 
 @compiled
-def round_and_keep_rest(vector: Any, rest: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> None:
+def round_and_keep_rest(vector: Any, rest: Any, constants: Any) -> None:
     """Round v + e to a smaller format, where v is the vector and e the rest, which becomes what was lost."""
     for i in range(vector.size):
         whole = vector[i] + rest[i]
-        vector[i] = rounded(np.float64(whole), dropped, smallest, rounder, largest)
+        vector[i] = rounded(np.float64(whole), constants)
         rest[i] = whole - vector[i]
 
 
 @compiled
-def to_numbers_and_rest(vector: Any, before: Any, after: Any, out: Any, rounding: Any) -> bool:
+def to_numbers_and_rest(vector: Any, before: Any, after: Any, out: Any, constants: Any) -> bool:
     """Write v + e as numbers of a smaller format, and what is lost to ``after``. v is the vector and e is ``before``.
 
     Returns False if v + e is not finite; then ``after`` means nothing.
     """
-    dropped, smallest, rounder, largest = rounding
     bad = 0
     for i in range(vector.size):
         whole = vector[i] + before[i]
         bad += whole - whole != 0
-        near = rounded(np.float64(whole), dropped, smallest, rounder, largest)
+        near = rounded(np.float64(whole), constants)
         out[i] = near
         after[i] = whole - near
     return bad == 0
 
 
 @inlined
-def _word_of(x: Any, rounding: Any, offset: Any, words: Any) -> Any:
+def _word_of(x: Any, constants: Any) -> Any:
     """Return the 16-bit word of the number of a smaller format that is nearest to x, as ``rounded`` returns it.
 
-    ``words`` are those of the largest number, of infinity and of NaN.
+    The last bits of x + 2^k·p are the mantissa of the word, with its leading 1; the exponent of p is added, less a
+    constant. The constants are also k, that constant, and the numbers that infinity and NaN are replaced by. These
+    have the exponent after the largest one, as the words of infinity and NaN have.
     """
-    dropped, smallest, rounder, _ = rounding
-    largest, infinity, nan = words
+    factor, smallest, largest, dropped, offset, infinity, nan = constants
     bits: Any = bits_of(x)
-    magnitude = bits & MAGNITUDE
-    size: Any = from_bits(magnitude)
-    one = np.uint64(1)
-    half = (one << (dropped - one)) - one + ((magnitude >> dropped) & one)
-    small = bits_of(size + rounder) - bits_of(rounder)
-    word = small if size < smallest else ((magnitude + half) >> dropped) - offset
-    word = largest if size >= smallest and word > largest else word
-    word = infinity if magnitude == INFINITY else word
-    word = nan if magnitude > INFINITY else word
-    return word | (bits & SIGN) >> SIGN_SHIFT
+    size: Any = from_bits(bits & MAGNITUDE)
+    bounded = size if size < largest else largest
+    bounded = bounded if size < np.inf else infinity
+    bounded = nan if np.isnan(size) else bounded
+    power = _power_below(bounded, smallest)
+    word = bits_of(bounded + power * factor) + (bits_of(power) >> np.uint64(dropped)) - np.uint64(offset)
+    return np.uint16(word) | np.uint16((bits & SIGN) >> SIGN_SHIFT)
 
 
 @compiled
-def to_words(vector: Any, out: Any, rounding: Any, offset: Any, words: Any) -> None:
+def to_words(vector: Any, out: Any, constants: Any) -> None:
     """Write the 16-bit words of the nearest numbers of a smaller format."""
     for i in range(vector.size):
-        out[i] = _word_of(np.float64(vector[i]), rounding, offset, words)
+        out[i] = _word_of(np.float64(vector[i]), constants)
 
 
 @compiled
-def to_words_and_rest(vector: Any, before: Any, after: Any, out: Any, rounding: Any, offset: Any, words: Any) -> bool:
+def to_words_and_rest(vector: Any, before: Any, after: Any, out: Any, constants: Any) -> bool:
     """Write the words of v + e, and what they lose to ``after``, where v is the vector and e is ``before``.
 
     Returns False if v + e is not finite; then ``after`` means nothing.
     """
-    dropped, smallest, rounder, largest = rounding
     bad = 0
     for i in range(vector.size):
         whole = vector[i] + before[i]
         bad += whole - whole != 0
-        out[i] = _word_of(np.float64(whole), rounding, offset, words)
-        after[i] = whole - rounded(np.float64(whole), dropped, smallest, rounder, largest)
+        out[i] = _word_of(np.float64(whole), constants)
+        after[i] = whole - rounded(np.float64(whole), constants)
     return bad == 0
 
 
 @compiled
-def from_words(words: Any, vector: Any, dropped: Any, least: Any, unit: Any, offset: Any, infinity: Any) -> None:
-    """Write the numbers of 16-bit words into a vector."""
+def from_words(words: Any, vector: Any, constants: Any) -> None:
+    """Write the numbers of 16-bit words into a vector.
+
+    The constants are k, the difference of the exponents' biases, the smallest normal number s, and the number after
+    the largest. A word with exponent 0 and mantissa m stands for m·s. As ``normal`` it is read as (1 + m)·s/2, and
+    twice that minus s is m·s. For words with other exponents, twice ``normal`` minus s is not below ``normal``.
+    """
+    dropped, bias, smallest, infinity = constants
+    shift = np.uint64(dropped)
     for i in range(vector.size):
-        word = np.uint64(words[i])
-        magnitude = word & np.uint64(0x7FFF)
-        normal: Any = from_bits((magnitude + offset) << dropped)
-        size = normal if magnitude >= least else (from_bits(magnitude | WHOLE_BITS) - WHOLE) * unit
-        not_finite = from_bits(INFINITY | (magnitude << dropped & ~INFINITY))
-        size = size if magnitude < infinity else not_finite
-        vector[i] = from_bits(bits_of(size) | (word & np.uint64(0x8000)) << SIGN_SHIFT)
+        word = np.uint64(np.int64(np.int16(words[i])))  # the sign is in its place
+        normal: Any = from_bits(((word & WORD_MAGNITUDE) << shift) + (np.uint64(bias) << MANTISSA))
+        other = normal + normal - smallest
+        size = normal if normal < other else other
+        exponent = INFINITY if normal >= infinity else np.uint64(0)
+        vector[i] = from_bits(bits_of(size) | exponent | (word & SIGN))
 
 
 @compiled

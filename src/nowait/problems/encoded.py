@@ -142,7 +142,7 @@ class Encoded(Wrapper):
             rounded = self._rounded = np.empty_like(point)
         rounded.flags.writeable = True
         end = point.size - self._exact
-        kernels().round_into(point[:end], rounded[:end], *FORMATS[self.points].rounding)
+        kernels().round_into(point[:end], rounded[:end], FORMATS[self.points].rounding)
         rounded[end:] = point[end:]
         rounded.flags.writeable = False
         return rounded
@@ -169,7 +169,7 @@ def _round_and_keep_rest(encoding: str, vector: Vector, rest: Vector, sample: Sa
     elif encoding == "int8":
         kernels().quantize_and_keep_rest(vector, rest, BLOCK, float(np.finfo(vector.dtype).tiny))
     elif encoding in FORMATS:
-        kernels().round_and_keep_rest(vector, rest, *FORMATS[encoding].rounding)
+        kernels().round_and_keep_rest(vector, rest, FORMATS[encoding].rounding)
     else:
         vector += rest
         rest[:] = vector

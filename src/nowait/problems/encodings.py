@@ -36,53 +36,41 @@ Bytes = NDArray[np.uint8]
 
 
 class FloatFormat(NamedTuple):
-    """The constants of a floating-point format, for conversions from and to float64."""
+    """A floating-point format, for conversions from and to float64."""
 
-    dropped: np.uint64
-    """How many bits of the mantissa of float64 it does not have."""
-    smallest: float
-    """The smallest normal number."""
-    rounder: float
-    """Adding and subtracting it rounds numbers below that."""
-    largest: float
-    unit: float
-    """The smallest number above zero."""
-    offset: np.uint64
-    """The difference of the exponents' biases, in the place of the exponent."""
-    infinity: np.uint64
+    mantissa: int
+    """How many bits of the mantissa are stored."""
+    bias: int
+    """What is added to exponents before they are stored."""
 
     @property
-    def rounding(self) -> tuple[Any, ...]:
-        """The arguments of the kernels that round."""
-        return self.dropped, self.smallest, self.rounder, self.largest
+    def rounding(self) -> tuple[float, ...]:
+        """The constants of the kernels that round."""
+        return 2.0**self._dropped, self._smallest, (2.0 - 2.0**-self.mantissa) * 2.0**self.bias
 
     @property
-    def to_words(self) -> tuple[Any, ...]:
-        """The arguments of the kernel that writes words."""
-        nan = self.infinity | np.uint64(self.smallest / self.unit) >> np.uint64(1)
-        return self.rounding, self.offset, (self.infinity - np.uint64(1), self.infinity, nan)
+    def to_words(self) -> tuple[float, ...]:
+        """The constants of the kernels that write words."""
+        infinity, offset = 2.0 ** (self.bias + 1), 1024 - self.bias << self.mantissa
+        return *self.rounding, float(self._dropped), float(offset), infinity, 1.5 * infinity
 
     @property
-    def from_words(self) -> tuple[Any, ...]:
-        """The arguments of the kernel that reads words."""
-        least = np.uint64(self.smallest / self.unit)
-        return self.dropped, least, self.unit, self.offset, self.infinity
+    def from_words(self) -> tuple[float, ...]:
+        """The constants of the kernel that reads words."""
+        return float(self._dropped), 1023.0 - self.bias, self._smallest, 2.0 ** (self.bias + 1)
+
+    @property
+    def _dropped(self) -> int:
+        """How many bits of the mantissa of float64 the format does not have."""
+        return 52 - self.mantissa
+
+    @property
+    def _smallest(self) -> float:
+        """The smallest normal number."""
+        return 2.0 ** (1 - self.bias)
 
 
-def _format(mantissa: int, bias: int) -> FloatFormat:
-    unit = 2.0 ** (1 - bias - mantissa)
-    return FloatFormat(
-        dropped=np.uint64(52 - mantissa),
-        smallest=2.0 ** (1 - bias),
-        rounder=1.5 * 2.0**52 * unit,
-        largest=(2.0 - 2.0**-mantissa) * 2.0**bias,
-        unit=unit,
-        offset=np.uint64((1023 - bias) << mantissa),
-        infinity=np.uint64((2 * bias + 1) << mantissa),
-    )
-
-
-FORMATS = {"float32": _format(23, 127), "float16": _format(10, 15), "bfloat16": _format(7, 127)}
+FORMATS = {"float32": FloatFormat(23, 127), "float16": FloatFormat(10, 15), "bfloat16": FloatFormat(7, 127)}
 
 
 class Codec(ABC):
@@ -129,17 +117,17 @@ class Single(Codec):
     """Entries of float64, as float32."""
 
     def __init__(self, length: int, dtype: Any) -> None:
-        self._size = 4 * length
+        self._size, self._rounding = 4 * length, FORMATS["float32"].rounding
         self.num_bytes = _padded(self._size)
 
     def encode(self, vector: Vector, out: Bytes) -> None:
         """Write the nearest float32 numbers."""
-        kernels().round_into(vector, out[: self._size].view(np.float32), *FORMATS["float32"].rounding)
+        kernels().round_into(vector, out[: self._size].view(np.float32), self._rounding)
 
     def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool:
         """Write the float32 numbers nearest to v + e."""
         numbers = out[: self._size].view(np.float32)
-        return bool(kernels().to_numbers_and_rest(vector, before, after, numbers, FORMATS["float32"].rounding))
+        return bool(kernels().to_numbers_and_rest(vector, before, after, numbers, self._rounding))
 
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read float32 numbers."""
@@ -151,21 +139,22 @@ class Words(Codec):
     """Entries as numbers of a 16-bit format."""
 
     def __init__(self, name: str, length: int, dtype: Any) -> None:
-        self._format, self._size = FORMATS[name], 2 * length
+        self._to_words, self._from_words = FORMATS[name].to_words, FORMATS[name].from_words
+        self._size = 2 * length
         self.num_bytes = _padded(self._size)
 
     def encode(self, vector: Vector, out: Bytes) -> None:
         """Write the words of the nearest numbers."""
-        kernels().to_words(vector, out[: self._size].view(np.uint16), *self._format.to_words)
+        kernels().to_words(vector, out[: self._size].view(np.uint16), self._to_words)
 
     def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool:
         """Write the words of the numbers nearest to v + e."""
         words = out[: self._size].view(np.uint16)
-        return bool(kernels().to_words_and_rest(vector, before, after, words, *self._format.to_words))
+        return bool(kernels().to_words_and_rest(vector, before, after, words, self._to_words))
 
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read 16-bit words."""
-        kernels().from_words(code[: self._size].view(np.uint16), out, *self._format.from_words)
+        kernels().from_words(code[: self._size].view(np.uint16), out, self._from_words)
 
 
 @final
