@@ -39,6 +39,8 @@ from nowait.fleet.wire.stream import LONGEST_MESSAGE, MessageStream
 from nowait.problems.encodings import AS_THEY_ARE, Encodings
 
 READ_BYTES = 2048 * REPORT.size
+READS = 8
+"""How often reports are read at most before it is the turn of other descriptors."""
 SECONDS_TO_END = 2.0
 """How long a zygote that is not a child of this process may take to exit."""
 
@@ -141,13 +143,204 @@ class Machine:
         self._gradients: list[Vector] = resources.gradients.views
         self.pools: dict[int, Pool] = {}
         self.details = resources.mailbox.details
+        self._is_paused = True
 
     def open(self) -> None:
         """Begin, or go on, to read reports."""
+        self._is_paused = False
         self.hub.add(self._mailbox.reports, self.read_reports)
 
     def pause(self) -> None:
         """Read no reports until ``open`` is called: they collect into a larger batch."""
+        self._is_paused = True
+        self.hub.remove(self._mailbox.reports)
+
+    def read_reports(self) -> None:
+        """Pass on the reports that have arrived, if they were not drained since the pipe became readable.
+
+        While workers are quick, more arrive meanwhile: reading once more costs less than waiting for the pipe again.
+        """
+        try:
+            for _ in range(READS):
+                self._take(os.read(self._mailbox.reports, READ_BYTES), self._gradients)
+                if self._is_paused:
+                    return
+        except BlockingIOError:
+            return
+
+    def drain(self) -> bytes:
+        """Read all reports that have arrived. Details are read too: a full socket would block workers."""
+        self._collect()
+        reports = b""
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(self.reports, READ_BYTES):
+                reports += more
+        return reports
+
+    def details(self, number: int, ticket_id: int) -> tuple[Any, ...] | None:
+        """Return what a worker sent besides its report on a ticket; None if nothing arrived. Never waits."""
+        self._collect()
+        ticket, content = self._latest.pop(number, (None, None))
+        return content if ticket == ticket_id else None
+
+    def add_details(self, number: int, ticket_id: int, details: tuple[Any, ...]) -> None:
+        """Store details that arrived through another connection."""
+        self._latest[number] = (ticket_id, details)
+
+    def _collect(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                number, ticket_id, *content = pickle.loads(self._socket.recv(2 * LONGEST_MESSAGE))
+                self._latest[number] = (ticket_id, tuple(content))
+
+    def close(self) -> None:
+        """Close both ends; a worker that writes gets an error."""
+        for pipe in (self.reports, self.workers_reports):
+            with contextlib.suppress(OSError):
+                os.close(pipe)
+        self._socket.close()
+        self.workers_details.close()
+
+
+@final
+@dataclass(frozen=True)
+class Resources:
+    """What the workers of one machine share: slots for points and gradients, the mailbox, and the job."""
+
+    points: Slots
+    gradients: Slots
+    mailbox: Mailbox
+    payload: Payload
+    encoded: bool = False
+    """True if slots have vectors as they are sent between machines: workers decode points, and encode gradients."""
+    encodings: Encodings = AS_THEY_ARE
+    """How vectors are sent to other machines."""
+
+
+@contextlib.contextmanager
+def shared_resources(points: Slots, job: Job) -> Iterator[Resources]:
+    """Open the resources of a run, and close them (and ``points``) at its end."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(points.close)
+        gradients = shared_slots(job.memory, points.length, points.dtype)
+        stack.callback(gradients.close)
+        mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
+        payload = stack.enter_context(contextlib.closing(Payload.of(job)))
+        yield Resources(points, gradients, mailbox, payload, encodings=Encodings.of(job.problem))
+
+
+@final
+class Machine:
+    """The worker processes of this machine, by host. ``take(records, gradients)`` receives their reports."""
+
+    def __init__(self, resources: Resources, hub: Hub, take: TakeReports) -> None:
+        self.resources, self.hub, self._take = resources, hub, take
+        self._mailbox = resources.mailbox
+        self._gradients: list[Vector] = resources.gradients.views
+        self.pools: dict[int, Pool] = {}
+        self.details = resources.mailbox.details
+        self._is_paused = True
+
+    def open(self) -> None:
+        """Begin, or go on, to read reports."""
+        self._is_paused = False
+        self.hub.add(self._mailbox.reports, self.read_reports)
+
+    def pause(self) -> None:
+        """Read no reports until ``open`` is called: they collect into a larger batch."""
+        self._is_paused = True
+        self.hub.remove(self._mailbox.reports)
+
+    def read_reports(self) -> None:
+        """Pass on the reports that have arrived, if they were not drained since the pipe became readable."""
+        fd, take = self._mailbox.reports, self._take
+        try:
+            for _ in range(8):
+                take(os.read(fd, READ_BYTES), self._gradients)
+        except BlockingIOError:
+            return
+
+    def drain(self) -> bytes:
+        """Read all reports that have arrived. Details are read too: a full socket would block workers."""
+        self._collect()
+        reports = b""
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(self.reports, READ_BYTES):
+                reports += more
+        return reports
+
+    def details(self, number: int, ticket_id: int) -> tuple[Any, ...] | None:
+        """Return what a worker sent besides its report on a ticket; None if nothing arrived. Never waits."""
+        self._collect()
+        ticket, content = self._latest.pop(number, (None, None))
+        return content if ticket == ticket_id else None
+
+    def add_details(self, number: int, ticket_id: int, details: tuple[Any, ...]) -> None:
+        """Store details that arrived through another connection."""
+        self._latest[number] = (ticket_id, details)
+
+    def _collect(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                number, ticket_id, *content = pickle.loads(self._socket.recv(2 * LONGEST_MESSAGE))
+                self._latest[number] = (ticket_id, tuple(content))
+
+    def close(self) -> None:
+        """Close both ends; a worker that writes gets an error."""
+        for pipe in (self.reports, self.workers_reports):
+            with contextlib.suppress(OSError):
+                os.close(pipe)
+        self._socket.close()
+        self.workers_details.close()
+
+
+@final
+@dataclass(frozen=True)
+class Resources:
+    """What the workers of one machine share: slots for points and gradients, the mailbox, and the job."""
+
+    points: Slots
+    gradients: Slots
+    mailbox: Mailbox
+    payload: Payload
+    encoded: bool = False
+    """True if slots have vectors as they are sent between machines: workers decode points, and encode gradients."""
+    encodings: Encodings = AS_THEY_ARE
+    """How vectors are sent to other machines."""
+
+
+@contextlib.contextmanager
+def shared_resources(points: Slots, job: Job) -> Iterator[Resources]:
+    """Open the resources of a run, and close them (and ``points``) at its end."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(points.close)
+        gradients = shared_slots(job.memory, points.length, points.dtype)
+        stack.callback(gradients.close)
+        mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
+        payload = stack.enter_context(contextlib.closing(Payload.of(job)))
+        yield Resources(points, gradients, mailbox, payload, encodings=Encodings.of(job.problem))
+
+
+@final
+class Machine:
+    """The worker processes of this machine, by host. ``take(records, gradients)`` receives their reports."""
+
+    def __init__(self, resources: Resources, hub: Hub, take: TakeReports) -> None:
+        self.resources, self.hub, self._take = resources, hub, take
+        self._mailbox = resources.mailbox
+        self._gradients: list[Vector] = resources.gradients.views
+        self.pools: dict[int, Pool] = {}
+        self.details = resources.mailbox.details
+        self._is_paused = True
+
+    def open(self) -> None:
+        """Begin, or go on, to read reports."""
+        self._is_paused = False
+        self.hub.add(self._mailbox.reports, self.read_reports)
+
+    def pause(self) -> None:
+        """Read no reports until ``open`` is called: they collect into a larger batch."""
+        self._is_paused = True
         self.hub.remove(self._mailbox.reports)
 
     def read_reports(self) -> None:
