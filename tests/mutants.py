@@ -27,11 +27,12 @@ SECONDS = 200
 TESTS = {
     "core": "tests/core/test_server.py tests/core/test_in_flight.py tests/core/test_stepsizes_and_updates.py "
     "tests/core/test_randomness.py tests/test_outputs.py tests/methods tests/contracts "
-    "tests/simulator/test_simulate.py tests/workers tests/core/test_fuzzing.py",
-    "fleet/wire": "tests/fleet/wire tests/network",
-    "engines/workers": "tests/workers tests/processes/test_fingerprint.py",
+    "tests/simulator/test_simulate.py tests/fleet/server tests/core/test_fuzzing.py",
+    "fleet/wire": "tests/fleet/wire",
+    "fleet/server": "tests/fleet/server tests/processes/test_fingerprint.py",
+    "fleet": "tests/fleet tests/processes",
     "engines/simulator": "tests/simulator tests/methods/test_contract.py tests/methods/test_golden.py",
-    "engines": "tests/workers tests/engines tests/simulator/test_simulate.py tests/simulator/test_replay.py "
+    "engines": "tests/fleet/server tests/engines tests/simulator/test_simulate.py tests/simulator/test_replay.py "
     "tests/recording tests/processes/test_fingerprint.py",
     "problems": "tests/problems tests/contracts tests/simulator/test_compiled_way.py",
     "speeds": "tests/speeds tests/simulator/test_simulate.py tests/simulator/test_compiled_way.py "
