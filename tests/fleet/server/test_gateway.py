@@ -376,6 +376,20 @@ def test_without_descriptors_for_another_connection_the_oldest_unauthenticated_o
     assert door.contents() == [b"still here"]
 
 
+def test_a_client_that_is_gone_before_its_socket_has_options_does_not_end_the_run(stack, monkeypatch):
+    """As on macOS."""
+
+    def gone(tcp):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    door = Door(stack)
+    monkeypatch.setattr("nowait.fleet.wire.connection._set_options", gone)
+    client = stack.enter_context(socket.create_connection((door.address.host, door.address.port)))
+    door.wait()
+    assert is_closed(client)
+    assert len(door.gateway.strangers) == 0
+
+
 def test_an_address_and_keys_do_not_show_what_is_secret(stack):
     address, key = Door(stack).address, ServerKey.new()
     assert f"{address.key.secret!r}" not in repr(address)

@@ -321,6 +321,8 @@ WRONG = {
     "it began at no time": (MessageKind.REPORTS, report(0, 1, started=math.nan), [np.ones(5)]),
     "it took forever": (MessageKind.REPORTS, report(0, 1, seconds=math.inf), [np.ones(5)]),
     "it took less than nothing": (MessageKind.REPORTS, report(0, 1, seconds=-1.0), [np.ones(5)]),
+    "a checksum that is no number": (MessageKind.REPORTS, report(0, 1, ReportKind.CHECKSUM, started=math.nan), []),
+    "a checksum without an end": (MessageKind.REPORTS, report(0, 1, ReportKind.CHECKSUM, started=math.inf), []),
     "half a death": (MessageKind.DIED, EXIT.pack(10, 0)[:-1], []),
     "the death of another host's process": (MessageKind.DIED, EXIT.pack(99, 0), []),
     "a death with a vector": (MessageKind.DIED, EXIT.pack(10, 0), [np.ones(5)]),

@@ -324,6 +324,16 @@ def test_a_host_whose_connection_broke_has_time_to_say_why(setting, monkeypatch)
     assert setting.taken_events() == [HostGone(1, "the host on node 1 is lost (its connection is gone: it was cut)")]
 
 
+def test_a_host_cannot_connect_a_second_time(setting):
+    """It would be opened twice, which ended the run."""
+    setting.source.lost(setting.remote, "the other end closed the connection", wrong=False, lasting=False)
+    assert not setting.source.connected(FakeRemote())
+    closed = []
+    setting.source.connected_here(b"1", SimpleNamespace(close=lambda: closed.append(True)))
+    assert (closed, list(setting.machine.pools)) == ([True], [])
+    assert setting.far.remote is setting.remote
+
+
 def test_events_of_hosts_that_were_given_up_are_ignored(setting):
     stranger = FakeRemote(b"7")
     assert not setting.source.connected(stranger)

@@ -162,7 +162,11 @@ class Gateway:
                     for oldest in list(self.strangers)[:1]:
                         self._dismiss(oldest)
                 return
-            stranger = self._stranger(connected)
+            try:
+                stranger = self._stranger(connected)
+            except OSError:  # the client is gone: macOS sets no options of such a socket
+                connected.close()
+                continue
             self._hub.add(stranger.fd, lambda stranger=stranger: self._read(stranger))  # type: ignore[misc]
             for victim in self.strangers.accepted(stranger):
                 self._dismiss(victim)

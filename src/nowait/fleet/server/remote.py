@@ -342,6 +342,8 @@ class RemoteHost:
             elif kind == LEAVING:
                 if serials[number] != ticket:
                     raise ProtocolError(f"a host said that process {ticket} leaves, which it does not have")
+            elif kind == CHECKSUM and not -math.inf < started < math.inf:
+                raise ProtocolError(f"the checksum of a gradient is {started}")
             elif kind not in OTHER_REPORTS:
                 raise ProtocolError(f"a host sent a report of the kind {kind}")
         return numbers

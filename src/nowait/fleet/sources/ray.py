@@ -401,13 +401,14 @@ class RaySource:
     # From all hosts
 
     def _known(self, identity: bytes) -> HostRecord | None:
-        """Return the host that has connected; None if it was given up."""
+        """Return the host that has connected; None if it was given up, or connects again, which no host does."""
         host = self._hosts.of(identity)
         if host is None:
             self._take_started()
             host = self._hosts.of(identity)
-        if host is not None:
-            host.connected = True
+        if host is None or host.connected:
+            return None
+        host.connected = True
         return host
 
     def _take_started(self) -> None:
