@@ -1,14 +1,17 @@
 """SIGTERM to worker processes: they deliver what they compute, and nothing counts as a failure."""
 
+import itertools
 import logging
 import os
 import signal
 
 import numpy as np
+import pytest
 
 import nowait as nw
 from faulty import Faulty, train_until
 from nowait.engines.signals import first_signals
+from nowait.fleet.platform import portable
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
 
@@ -62,6 +65,29 @@ def test_a_second_sigterm_ends_it_at_once_and_is_no_failure_either(caplog):
     assert 5 not in jobs
     assert run.stats.lost == 1
     assert "worker 1, which was leaving, was killed by signal 15" in caplog.text
+
+
+class TerminatedAtBirth(Faulty):
+    """The zygote's third process, that of worker 1, is sent SIGTERM before it has executed anything."""
+
+    def prepare(self):
+        fork, calls = os.fork, itertools.count(1)
+
+        def forked():
+            number, process = next(calls), fork()
+            if process == 0 and number == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return process
+
+        os.fork = forked
+
+
+@pytest.mark.new_interpreter
+@pytest.mark.skipif(portable(), reason="there workers are not forked")
+def test_a_sigterm_that_comes_before_a_worker_is_ready_is_not_forgotten(caplog):
+    """It must not pass for one that the zygote was sent either, with which it has much in common at first."""
+    train(TerminatedAtBirth(), caplog)
+    assert "worker 1 was told to leave" in caplog.text
 
 
 class Forks(Faulty):

@@ -206,9 +206,14 @@ class _Fork:
     def start(self, worker: int, serial: int, orders: int, began: float) -> int:
         """Fork a worker that reads its orders from a pipe; returns its process id."""
         zygote = os.getpid()
-        process = os.fork()
-        if process == 0:
-            run_worker(worker, lambda: self._begin(zygote, serial, orders, began))
+        # Python would forget a signal to a child that is not ready, or take it for one of the zygote
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        try:
+            process = os.fork()
+            if process == 0:
+                run_worker(worker, lambda: self._begin(zygote, serial, orders, began))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         return process
 
     def _begin(self, zygote: int, serial: int, orders: int, began: float) -> tuple[Job, Connections]:

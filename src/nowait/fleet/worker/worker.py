@@ -167,7 +167,11 @@ def run_worker(worker: int, begin: Callable[[], tuple[Job, Connections]]) -> NoR
         for number in RESET:
             signal.signal(number, signal.SIG_DFL)
         work = {EVALUATOR: _evaluate, FINGERPRINTER: _fingerprint}.get(worker, _compute_gradients)
-        work(worker, *begin())
+        job, connections = begin()
+        if worker >= 0:
+            leave_on_sigterm(worker, connections.serial, connections.reports)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RESET)  # a zygote that forks blocks signals until here
+        work(worker, job, connections)
         status = 0
     except BrokenPipeError:
         status = 0  # the server is gone
@@ -194,7 +198,6 @@ def _lower_scheduling_priority() -> None:
 
 
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
-    leave_on_sigterm(worker, connections.serial, connections.reports)
     capabilities = Capabilities.of(job.problem)
     capabilities.take_share(job.share_of(worker), len(job.workers))
     capabilities.start_worker(worker, len(job.workers))
