@@ -24,7 +24,7 @@ def added(table, count=1):
     """Add hosts that have connected now."""
 
     def remote():
-        return SimpleNamespace(number=-1, last_message=0.0, starts=0, first_start=math.inf, processes={})
+        return SimpleNamespace(number=-1, last_message=0.0, starts=0, first_start=math.inf, processes={}, ready=False)
 
     return [table.add(remote(), 0.0) for _ in range(count)]
 
@@ -62,11 +62,11 @@ def test_several_hosts_of_one_machine_have_different_names():
     hosts = added(table, 5)
     for process, host in zip("abc", hosts, strict=False):
         table.joins(host, replace(JOINING, name="node7", process=process), 0.0)
-        table.is_ready(host)
+        host.remote.ready = True
     assert [host.name for host in hosts[:3]] == ["the host node7", "the host node7#2", "the host node7#3"]
     assert table.joins(hosts[3], replace(JOINING, name="node7", process="b"), 0.0) == [hosts[1]]
     table.remove(hosts[1])
-    table.is_ready(hosts[3])
+    hosts[3].remote.ready = True
     assert hosts[3].label == "node7#2", "it keeps its name when it connects again"
     assert table.named("node7#2") == [hosts[3]]
     assert table.named("node7") == [hosts[0], hosts[2], hosts[3]], "the name of the machine means all of them"
@@ -76,16 +76,14 @@ def test_several_hosts_of_one_machine_have_different_names():
     assert hosts[4].label == "node7", "a name that is free is used again"
 
 
-def test_a_host_joins_once_and_before_it_offers_workers():
+def test_a_host_joins_once_and_has_room_when_it_is_ready():
     table = a_table()
     [host] = added(table)
-    with pytest.raises(ProtocolError):
-        table.is_ready(host)
     table.joins(host, JOINING, 0.0)
     with pytest.raises(ProtocolError):
         table.joins(host, JOINING, 0.0)
     assert (table.capacity, table.loading) == (0, 1)
-    table.is_ready(host)
+    host.remote.ready = True
     assert (table.capacity, table.loading) == (8, 0)
     table.remove(host)
     assert (table.capacity, table.loading) == (0, 0)

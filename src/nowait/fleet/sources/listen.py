@@ -71,8 +71,6 @@ class HostRecord:
     """What it has said about itself."""
     waits_for: Joining | None = None
     """What it has said about itself, while the server computes something that it needs for its answer."""
-    ready: bool = False
-    """True if workers can be started there."""
     reason_to_leave: str = ""
     """Why the server lets it leave; empty if it does not, or the run is over."""
     requests: Requests = field(default_factory=Requests)
@@ -80,6 +78,11 @@ class HostRecord:
     """Which of the hosts with this name of a machine it is: several ``nowait worker`` may run on one machine."""
     is_warned_of: bool = False
     """True if the user was told, or need not be told, that it delivers nothing."""
+
+    @property
+    def ready(self) -> bool:
+        """True if workers can be started there."""
+        return self.joining is not None and self.remote.ready
 
     @property
     def size(self) -> int:
@@ -134,12 +137,6 @@ class HostTable:
         """Let a host that has joined have the processes again that its earlier connections had."""
         if host.joining is not None:
             host.remote.processes = self._processes.pop(host.joining.process, {})
-
-    def is_ready(self, host: HostRecord) -> None:
-        """Note that workers can be started on a host."""
-        if host.joining is None:
-            raise ProtocolError("a host offers workers before it has joined")
-        host.ready = True
 
     def remove(self, host: HostRecord) -> None:
         """Remove a host that is gone."""
@@ -321,7 +318,8 @@ class ListenSource:
     def ready(self, host: RemoteHost) -> None:
         """Offer the seats of a host that has loaded the problem."""
         record = self._hosts.by_number[host.number]
-        self._hosts.is_ready(record)
+        if not record.ready:
+            raise ProtocolError("a host offers workers before it has joined")
         logger.info("%s is ready for %s", record.name, number_of_workers(record.size))
         self._emit(
             HostReady(
