@@ -60,7 +60,7 @@ class Run:
         self.points.allocate()
         vectors = ServerVectors(self.points, slots(), AS_THEY_ARE)
         owner = SimpleNamespace(connected=lambda host: True, ready=self.start)
-        gateway = Gateway(Exchange(self.hub, vectors, None, None, self.take, owner))
+        gateway = Gateway(Exchange(self.hub, vectors, None, None, self.take, owner), 15.0)
         gateway.open("127.0.0.1", None, encrypt=True)
         stack.callback(gateway.close, linger_seconds=0.0)
         host_points, gradients = slots(), slots()

@@ -31,7 +31,9 @@ class Door:
             on_message=self._on_message,
             lost=lambda host, cause, *, wrong, lasting: self.events.append((host.identity, ("lost", cause))),
         )
-        self.gateway = Gateway(Exchange(self.hub, vectors, lambda *_: None, self.events.append, self._take, owner))
+        self.gateway = Gateway(
+            Exchange(self.hub, vectors, lambda *_: None, self.events.append, self._take, owner), 15.0
+        )
         self.gateway.open("127.0.0.1", None, encrypt=encrypt, key=key)
         self.address = self.gateway.address
         stack.callback(self.gateway.close, linger_seconds=0.0)

@@ -16,6 +16,7 @@ pytest.importorskip("cryptography")
 from doors import Door, a_host, connected, exchange, is_closed, poll, readable
 
 from nowait.fleet.server.gateway import PASSWORD_BYTES, Strangers
+from nowait.fleet.server.patience import SLOW_NETWORK
 from nowait.fleet.server.remote import SECONDS_TO_EXIT
 from nowait.fleet.wire.connection import ENDED, DisconnectedError, HostSocket
 from nowait.fleet.wire.messages import AHEAD, MessageKind
@@ -191,6 +192,37 @@ def test_a_host_that_was_told_to_exit_has_some_seconds(stack):
     door.gateway.tick(now + SECONDS_TO_EXIT + 1.0)
     assert door.gateway.hosts == {}
     assert door.events == []
+
+
+@pytest.mark.parametrize(("length", "longest"), [(5, 15.0), (LARGE, 15.0 + 2 * 8 * LARGE / SLOW_NETWORK)])
+def test_a_silent_host_is_disconnected_later_if_its_gradients_are_large(stack, length, longest):
+    door, _ = with_workers(stack, length)
+    heard = door.host().last_message
+    for tick in range(int(longest) + 1):
+        door.gateway.tick(heard + tick)
+    assert door.events == []
+    door.gateway.tick(heard + longest + 0.5)
+    assert door.events == [(b"1", ("lost", f"it was silent for {longest + 0.5:.0f} s"))]
+
+
+def test_a_host_that_is_expected_to_be_silent_is_not_disconnected_for_it(stack):
+    door, _ = connected(stack)
+    door.host().may_be_silent = True
+    for tick in range(1000):
+        door.gateway.tick(door.host().last_message + tick)
+    assert list(door.gateway.hosts) == [b"1"]
+
+
+def test_a_server_that_was_stopped_does_not_blame_its_hosts(stack):
+    """Race 9: their messages may be under way."""
+    door, _ = with_workers(stack)
+    heard = door.host().last_message
+    for now in (0.0, 100.0, 101.0):
+        door.gateway.tick(heard + now)
+    assert door.events == []
+    for tick in range(16):
+        door.gateway.tick(heard + 101.0 + tick)
+    assert door.events == [(b"1", ("lost", "it was silent for 16 s"))]
 
 
 def test_a_connection_that_is_cut_is_lost(stack):

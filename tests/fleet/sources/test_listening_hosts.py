@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from nowait.fleet.server.patience import Silence
 from nowait.fleet.sources.listen import HostTable, what_is_missing
 from nowait.fleet.wire.messages import Joining
 from nowait.fleet.wire.secure import ProtocolError
@@ -16,14 +17,14 @@ JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
 
 
 def a_table():
-    return HostTable(heartbeat_seconds=15.0, bytes_per_gradient=8)
+    return HostTable()
 
 
 def added(table, count=1):
     """Add hosts that have connected now."""
 
     def remote():
-        return SimpleNamespace(number=-1, last_message=0.0, starts=0, first_start=math.inf, processes={})
+        return SimpleNamespace(number=-1, last_message=0.0, starts=0, first_start=math.inf, processes={}, ready=False)
 
     return [table.add(remote(), 0.0) for _ in range(count)]
 
@@ -61,11 +62,11 @@ def test_several_hosts_of_one_machine_have_different_names():
     hosts = added(table, 5)
     for process, host in zip("abc", hosts, strict=False):
         table.joins(host, replace(JOINING, name="node7", process=process), 0.0)
-        table.is_ready(host)
+        host.remote.ready = True
     assert [host.name for host in hosts[:3]] == ["the host node7", "the host node7#2", "the host node7#3"]
     assert table.joins(hosts[3], replace(JOINING, name="node7", process="b"), 0.0) == [hosts[1]]
     table.remove(hosts[1])
-    table.is_ready(hosts[3])
+    hosts[3].remote.ready = True
     assert hosts[3].label == "node7#2", "it keeps its name when it connects again"
     assert table.named("node7#2") == [hosts[3]]
     assert table.named("node7") == [hosts[0], hosts[2], hosts[3]], "the name of the machine means all of them"
@@ -75,59 +76,43 @@ def test_several_hosts_of_one_machine_have_different_names():
     assert hosts[4].label == "node7", "a name that is free is used again"
 
 
-def test_a_host_joins_once_and_before_it_offers_workers():
+def test_a_host_joins_once_and_has_room_when_it_is_ready():
     table = a_table()
     [host] = added(table)
-    with pytest.raises(ProtocolError):
-        table.is_ready(host)
     table.joins(host, JOINING, 0.0)
     with pytest.raises(ProtocolError):
         table.joins(host, JOINING, 0.0)
     assert (table.capacity, table.loading) == (0, 1)
-    table.is_ready(host)
+    host.remote.ready = True
     assert (table.capacity, table.loading) == (8, 0)
     table.remove(host)
     assert (table.capacity, table.loading) == (0, 0)
 
 
-def test_hosts_that_do_not_join_or_are_silent_are_lost():
-    table = a_table()
-    idle, silent, good = added(table, 3)
-    for process, host in (("s", silent), ("g", good)):
-        table.joins(host, Joining("1.2.3", "3.11", process, process, 1), 0.0)
-        table.is_ready(host)
-    late = {}
-    for tick in range(1, 40):
-        idle.remote.last_message = good.remote.last_message = tick / 2
-        for host, cause in table.overdue(tick / 2):
-            late.setdefault(host.remote.number, (tick / 2, cause))
-    assert late == {1: (10.5, "it did not join within 10 s"), 2: (15.5, "it was silent for 16 s")}
-
-
-def test_a_host_may_be_silent_for_longer_if_its_gradients_are_large():
-    table = HostTable(heartbeat_seconds=15.0, bytes_per_gradient=10**7)
-    [host] = added(table)
-    table.joins(host, JOINING, 0.0)
-    table.is_ready(host)
-    assert table.longest_silence(host) == 15.0
-    host.remote.starts = 3
-    assert table.longest_silence(host) == 45.0
-    host.remote.starts = 100
-    assert table.longest_silence(host) == 95.0, "it runs 8 workers at most"
+def test_hosts_that_do_not_join_are_lost():
+    table, silence = a_table(), Silence(15.0)
+    idle, waiting, joined = added(table, 3)
+    table.joins(joined, JOINING, 0.0)
+    waiting.waits_for = JOINING
+    assert table.late_to_join(silence, 10.0) == []
+    assert table.late_to_join(silence, 10.5) == [idle]
 
 
 def test_a_server_that_was_stopped_does_not_blame_its_hosts():
     """Race 9: their messages may be under way."""
+    table, silence = a_table(), Silence(15.0)
+    [new] = added(table)
+    for now in (0.0, 100.0):
+        silence.look(now)
+    assert table.late_to_join(silence, 110.0) == []
+    assert table.late_to_join(silence, 110.5) == [new], "ten seconds after the stop"
+
+
+def test_a_host_that_waited_long_for_its_answer_is_not_silent_when_it_gets_it():
     table = a_table()
-    new, joined = added(table, 2)
-    table.joins(joined, Joining("1.2.3", "3.11", "a", "a", 1), 0.0)
-    table.is_ready(joined)
-    assert table.overdue(0.0) == []
-    assert table.overdue(100.0) == []
-    assert table.overdue(100.25) == []
-    late = [table.overdue(100.25 + tick / 2) for tick in range(1, 40)]
-    assert [host for host, _ in late[20]] == [new], "ten seconds after the stop"
-    assert [host for host, _ in late[-1]] == [new, joined]
+    [host] = added(table)
+    table.joins(host, JOINING, 100.0)
+    assert (host.remote.last_message, host.remote.may_be_silent) == (100.0, False)
 
 
 def test_what_the_run_waits_for():

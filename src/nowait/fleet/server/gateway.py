@@ -7,6 +7,7 @@ socket, and send a password with their identity; then the process that starts th
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from nowait.core.types import Vector
 from nowait.fleet.platform import is_ready
+from nowait.fleet.server.patience import Silence
 from nowait.fleet.server.remote import Exchange, RemoteHost
 from nowait.fleet.wire.connection import LINGER_SECONDS, Address, Connection, DisconnectedError, Link
-from nowait.fleet.wire.messages import Message, MessageKind
+from nowait.fleet.wire.messages import PIECE_BYTES, PIECES_IN_TRANSIT, Message, MessageKind
 from nowait.fleet.wire.secure import ProtocolError, ServerHandshake, ServerKey
 from nowait.recording.patience import OUT_OF_DESCRIPTORS
 
@@ -84,8 +86,9 @@ class Strangers:
 class Gateway:
     """The listening sockets, the strangers, and the hosts that have authenticated."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, heartbeat_seconds: float) -> None:
         self._exchange, self._hub = exchange, exchange.hub
+        self.silence = Silence(heartbeat_seconds)
         self._format = exchange.vectors.shapes.server_format()
         self.handshake_seconds, self.spare_connections = HANDSHAKE_SECONDS, SPARE_CONNECTIONS
         self._listeners: list[socket.socket] = []
@@ -141,15 +144,25 @@ class Gateway:
         self.strangers.most = self.spare_connections + hosts
 
     def tick(self, now: float) -> None:
-        """Close connections that have not authenticated, and those of hosts that were told to exit and have not.
+        """Close connections that have not authenticated, those of hosts that have not exited, and those of silent ones.
 
         What has arrived from strangers but was not read does not count.
         """
+        self.silence.look(now)
         for stranger in self.strangers:
             if now > stranger.deadline and not is_ready(stranger.fd, 0):
                 self._dismiss(stranger)
-        for host in [host for host in self.hosts.values() if now > host.exits_by]:
-            host.close()
+        for host in list(self.hosts.values()):
+            if now > host.exits_by:
+                host.close()
+            elif host.exits_by == math.inf and not host.may_be_silent:
+                self._check_silence(host, self.silence.seconds(host.last_message, now))
+
+    def _check_silence(self, host: RemoteHost, seconds: float) -> None:
+        """Disconnect a host that is silent for too long; on a slow network its next message alone may take a while."""
+        gradients = len(host.processes) * self._format.received.vector_bytes
+        if seconds > self.silence.longest(gradients if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES):
+            host.lose(f"it was silent for {seconds:.0f} s", wrong=True)
 
     # Strangers
 

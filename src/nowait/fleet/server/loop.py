@@ -482,9 +482,8 @@ class Loop:
     def _on_audited(self, number: int, check_id: int, gradients: Gradients) -> None:
         """Handle a gradient that was computed again."""
         check = None if self._auditor is None else self._fleet.checked(number, check_id, self._clock.at)
-        if check is None:
+        if self._auditor is None or check is None:
             return
-        assert self._auditor is not None
         if not self._session.finished:
             error = self._auditor.audited(number, check, gradients[number])
             if error is not None:

@@ -83,7 +83,8 @@ class HostOwner(Protocol):
     def lost(self, host: RemoteHost, cause: str, *, wrong: bool, lasting: bool) -> None:
         """Handle that a host is disconnected.
 
-        ``wrong``: it had sent something wrong. ``lasting``: it could not load the problem, and no other could.
+        ``wrong``: it had sent something wrong, or nothing for too long. ``lasting``: it could not load the problem, and
+        no other could.
         """
 
 
@@ -116,6 +117,8 @@ class RemoteHost:
         """By how many seconds the host's clock is ahead of ours."""
         self.last_message = monotonic()
         """When the host last sent something."""
+        self.may_be_silent = False
+        """True while silence is no sign of a failure: the host is being started, or waits for us."""
         self.ready = self.delivered = False
         """Whether processes can be started, and whether a worker has delivered a gradient."""
         self.starts, self.first_start = 0, math.inf
@@ -342,10 +345,8 @@ class RemoteHost:
             elif kind == LEAVING:
                 if serials[number] != ticket:
                     raise ProtocolError(f"a host said that process {ticket} leaves, which it does not have")
-            elif kind == CHECKSUM and not -math.inf < started < math.inf:
-                raise ProtocolError(f"the checksum of a gradient is {started}")
-            elif kind not in OTHER_REPORTS:
-                raise ProtocolError(f"a host sent a report of the kind {kind}")
+            elif kind not in OTHER_REPORTS or (kind == CHECKSUM and not math.isfinite(started)):
+                raise ProtocolError(f"a host sent a report of the kind {kind} with the number {started}")
         return numbers
 
     def _check_number(self, number: int) -> None:

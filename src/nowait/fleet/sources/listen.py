@@ -38,7 +38,6 @@ from nowait.fleet.wire.job import Offer, Requests, to_bytes, user_sources
 from nowait.fleet.wire.messages import (
     DRAINED,
     GIVEN_UP,
-    PIECE_BYTES,
     PIECES_IN_TRANSIT,
     Joining,
     Message,
@@ -72,8 +71,6 @@ class HostRecord:
     """What it has said about itself."""
     waits_for: Joining | None = None
     """What it has said about itself, while the server computes something that it needs for its answer."""
-    ready: bool = False
-    """True if workers can be started there."""
     reason_to_leave: str = ""
     """Why the server lets it leave; empty if it does not, or the run is over."""
     requests: Requests = field(default_factory=Requests)
@@ -81,6 +78,11 @@ class HostRecord:
     """Which of the hosts with this name of a machine it is: several ``nowait worker`` may run on one machine."""
     is_warned_of: bool = False
     """True if the user was told, or need not be told, that it delivers nothing."""
+
+    @property
+    def ready(self) -> bool:
+        """True if workers can be started there."""
+        return self.joining is not None and self.remote.ready
 
     @property
     def size(self) -> int:
@@ -107,8 +109,7 @@ class HostRecord:
 class HostTable:
     """The hosts of a run: who has joined, who is lost, and what to tell the user. Times are arguments."""
 
-    def __init__(self, *, heartbeat_seconds: float, bytes_per_gradient: int) -> None:
-        self._silence, self._bytes_per_gradient = Silence(heartbeat_seconds), bytes_per_gradient
+    def __init__(self) -> None:
         self.by_number: dict[int, HostRecord] = {}
         self._last_number = HOME
         self._processes: dict[str, dict[int, int]] = {}
@@ -127,6 +128,7 @@ class HostTable:
         others = [other for other in self.by_number.values() if other.joining is not None]
         earlier = [other for other in others if other.joining is not None and other.joining.process == joining.process]
         host.joining, host.waits_for, host.since = joining, None, now
+        host.remote.may_be_silent, host.remote.last_message = False, now
         copies = {other.copy for other in others if other.machine == joining.name and other not in earlier}
         host.copy = next(number for number in count(1) if number not in copies)
         return earlier
@@ -135,12 +137,6 @@ class HostTable:
         """Let a host that has joined have the processes again that its earlier connections had."""
         if host.joining is not None:
             host.remote.processes = self._processes.pop(host.joining.process, {})
-
-    def is_ready(self, host: HostRecord) -> None:
-        """Note that workers can be started on a host."""
-        if host.joining is None:
-            raise ProtocolError("a host offers workers before it has joined")
-        host.ready = True
 
     def remove(self, host: HostRecord) -> None:
         """Remove a host that is gone."""
@@ -185,25 +181,10 @@ class HostTable:
         """How many hosts have joined and are not ready."""
         return sum(host.joining is not None and not host.ready for host in self.by_number.values())
 
-    def overdue(self, now: float) -> list[tuple[HostRecord, str]]:
-        """Return the hosts that did not join in time or were silent for too long, with reasons."""
-        self._silence.look(now)
-        late = []
-        for host in self.by_number.values():
-            silent = self._silence.seconds(host.remote.last_message, now)
-            if host.waits_for is not None:
-                continue
-            if host.joining is None and self._silence.seconds(host.since, now) > SECONDS_TO_JOIN:
-                late.append((host, f"it did not join within {SECONDS_TO_JOIN:.0f} s"))
-            elif silent > self.longest_silence(host):
-                late.append((host, f"it was silent for {silent:.0f} s"))
-        return late
-
-    def longest_silence(self, host: HostRecord) -> float:
-        """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
-        workers = min(host.remote.starts, host.size)  # however many it offers
-        expected = workers * self._bytes_per_gradient if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES
-        return self._silence.longest(expected)
+    def late_to_join(self, silence: Silence, now: float) -> list[HostRecord]:
+        """Return the hosts that have not said in time who they are."""
+        unknown = [host for host in self.by_number.values() if host.joining is None and host.waits_for is None]
+        return [host for host in unknown if silence.seconds(host.since, now) > SECONDS_TO_JOIN]
 
 
 def _described(host: HostRecord) -> str:
@@ -238,10 +219,7 @@ class ListenSource:
         self._listen, self._key, self._drain_key = listen, key, drain_key
         self._resources, self._hub, self._settings, self._log = resources, hub, settings, log
         self._deterministic = deterministic
-        self._hosts = HostTable(
-            heartbeat_seconds=listen.heartbeat_seconds,
-            bytes_per_gradient=resources.points.length * resources.points.dtype.itemsize,
-        )
+        self._hosts = HostTable()
         self._refusals = Refusals(SECONDS_BETWEEN_WARNINGS)
         self._asked_for_fingerprint = False
         self._wait = Wait(0.0)
@@ -265,7 +243,8 @@ class ListenSource:
             offer = Offer([code, resources.payload, settings])
             vectors = ServerVectors(resources.points, resources.gradients, resources.encodings)
             self._admission = Admission(vectors.shapes, offer, self._drain_key, deterministic=self._deterministic)
-            self._gateway = Gateway(Exchange(self._hub, vectors, resources.mailbox.add_details, emit, take, self))
+            exchange = Exchange(self._hub, vectors, resources.mailbox.add_details, emit, take, self)
+            self._gateway = Gateway(exchange, listen.heartbeat_seconds)
             stack.callback(self._gateway.close)
             self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, key=self._key)
             logger.info("workers connect with: %s", self.instructions)
@@ -339,7 +318,8 @@ class ListenSource:
     def ready(self, host: RemoteHost) -> None:
         """Offer the seats of a host that has loaded the problem."""
         record = self._hosts.by_number[host.number]
-        self._hosts.is_ready(record)
+        if not record.ready:
+            raise ProtocolError("a host offers workers before it has joined")
         logger.info("%s is ready for %s", record.name, number_of_workers(record.size))
         self._emit(
             HostReady(
@@ -389,7 +369,7 @@ class ListenSource:
             raise ProtocolError("a host joined twice")
         reason = self._admission.reason_to_refuse(joining)
         if reason is None:
-            host.waits_for = joining
+            host.waits_for, host.remote.may_be_silent = joining, True
             self._ask_for_fingerprint()
             return
         if reason:
@@ -436,11 +416,11 @@ class ListenSource:
     # Periodic work
 
     def tick(self, missing: int, working: int) -> None:
-        """Find hosts that are silent, and say for what the run waits if it has no workers."""
+        """Find hosts that are silent or do not join, and say for what the run waits if it has no workers."""
         now = monotonic()
         self._gateway.tick(now)
-        for host, cause in self._hosts.overdue(now):
-            host.remote.lose(cause)
+        for host in self._hosts.late_to_join(self._gateway.silence, now):
+            host.remote.lose(f"it did not join within {SECONDS_TO_JOIN:.0f} s")
         _warn([self._refusals.due(now), *self._hosts.without_gradients(now)])
         if working:
             self._wait.ended(now)

@@ -33,7 +33,7 @@ from nowait.fleet.server.events import (
     TakeReports,
 )
 from nowait.fleet.server.gateway import Gateway
-from nowait.fleet.server.patience import SECONDS_BETWEEN_WARNINGS, BackOff, Silence, Wait
+from nowait.fleet.server.patience import SECONDS_BETWEEN_WARNINGS, BackOff, Wait
 from nowait.fleet.server.remote import Exchange, RemoteHost
 from nowait.fleet.server.vectors import ServerVectors
 from nowait.fleet.wire.hub import Hub
@@ -113,17 +113,8 @@ class Request(NamedTuple):
 class HostTable:
     """The hosts of a run, and the failures of their nodes. Times are arguments."""
 
-    def __init__(
-        self,
-        *,
-        start_seconds: float,
-        heartbeat_seconds: float,
-        bytes_per_gradient: int,
-        stuck_seconds: float = STUCK_SECONDS,
-    ) -> None:
-        self._start_seconds, self._silence = start_seconds, Silence(heartbeat_seconds)
-        self._stuck_seconds = stuck_seconds
-        self._bytes_per_gradient = bytes_per_gradient
+    def __init__(self, *, start_seconds: float, stuck_seconds: float = STUCK_SECONDS) -> None:
+        self._start_seconds, self._stuck_seconds = start_seconds, stuck_seconds
         self.by_number: dict[int, HostRecord] = {}
         self.failures_in_a_row = 0
         """How many hosts in a row were lost before they were useful."""
@@ -163,18 +154,13 @@ class HostTable:
         self.failures_in_a_row = 1 if useful else self.failures_in_a_row + 1
 
     def overdue(self, now: float) -> list[tuple[HostRecord, str]]:
-        """Return the hosts that did not start in time, are disconnected or were silent for too long, with reasons."""
-        self._silence.look(now)
+        """Return the hosts that did not start in time, or are disconnected for no known reason, with what to say."""
         late = []
         for host in self.by_number.values():
             if not host.ready and now - host.since > self._start_seconds:
                 late.append((host, f"it did not start within {self._start_seconds:.0f} s"))
             elif host.disconnected is not None and now - host.disconnected[0] > SECONDS_TO_SAY_WHY:
                 late.append((host, f"its connection is gone: {host.disconnected[1]}"))
-            elif host.ready and host.remote is not None:
-                silent = self._silence.seconds(host.remote.last_message, now)
-                if silent > self._silence.longest(host.size * self._bytes_per_gradient):
-                    late.append((host, f"it was silent for {silent:.0f} s"))
         return late
 
     def request(self, missing: float, now: float) -> Request | None:
@@ -246,11 +232,8 @@ class RaySource:
         self._cluster, self._resources, self._hub, self._log = cluster, resources, hub, log
         self._minimum, self._max_failures = minimum, max_failures
         self.details = resources.mailbox.details
-        points = resources.points
         self._hosts = HostTable(
             start_seconds=cluster.start_seconds,
-            heartbeat_seconds=cluster.heartbeat_seconds,
-            bytes_per_gradient=points.length * points.dtype.itemsize,
             stuck_seconds=STUCK_SECONDS if cluster.runtime_env is None else math.inf,  # it may take long to set up
         )
         self._starting = True
@@ -278,7 +261,8 @@ class RaySource:
             self._machine = Machine(resources, self._hub, self._on_local_reports)
             stack.callback(self._machine.close)
             vectors = ServerVectors(resources.points, resources.gradients, resources.encodings)
-            self._gateway = Gateway(Exchange(self._hub, vectors, resources.mailbox.add_details, emit, take, self))
+            exchange = Exchange(self._hub, vectors, resources.mailbox.add_details, emit, take, self)
+            self._gateway = Gateway(exchange, cluster.heartbeat_seconds)
             stack.callback(self._gateway.close)
             self._gateway.open(driver_ip(), cluster.port, encrypt=cluster.encrypt)
             self._gateway.open_here()
@@ -376,10 +360,12 @@ class RaySource:
         if record is None:
             return False
         record.remote, host.number = host, record.number
+        host.may_be_silent = True  # until it is ready it has ``start_seconds``
         return True
 
     def ready(self, host: RemoteHost) -> None:
         """Offer the seats of a host that has loaded the problem."""
+        host.may_be_silent = False
         self._offer(self._hosts.by_number[host.number])
 
     def on_message(self, host: RemoteHost, message: Message) -> None:
@@ -389,7 +375,7 @@ class RaySource:
         self._leave(self._hosts.by_number[host.number], grace_seconds(message.content))
 
     def lost(self, host: RemoteHost, cause: str, *, wrong: bool, lasting: bool) -> None:
-        """Give up a host that was disconnected because of what it sent; if it was not, Ray may say why it exited."""
+        """Give up a host that we have disconnected; if it has done so itself, Ray may say why it exited."""
         record = self._hosts.by_number.get(host.number)
         if record is None:
             return
@@ -444,7 +430,7 @@ class RaySource:
     # Periodic work
 
     def tick(self, missing: int, working: int) -> None:
-        """Find hosts that exited or are silent, and ask for more if workers have no seat."""
+        """Find hosts that exited or did not start, and ask for more if workers have no seat."""
         now, may_ask = monotonic(), not self._provisioner.asking  # in this order: else it might ask twice
         self._take_started()
         self._gateway.tick(now)
