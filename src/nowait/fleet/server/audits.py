@@ -258,22 +258,22 @@ class Audits:
         checks = [*self.waiting.values(), *self._computed.values()]
         return next((check.reason for check in checks if check.reason), "")
 
-    def _difference(self, check: Check, one: Answer, two: Answer) -> str:
-        distance = one[2].distance(two[2])
+    def _difference(self, check: Check, first: Answer, second: Answer) -> str:
+        distance = first[2].distance(second[2])
         how = f"by {distance:.2g} of their norm" if distance > math.ulp(0.0) else "in some bits"
         if distance == math.inf:
             how = "because one of them contains NaN or infinity"
         what = f"gradients of job {check.ticket.job} of worker {check.worker}"
-        return f"workers {one[0]} and {two[0]} computed {what} that differ {how}"
+        return f"workers {first[0]} and {second[0]} computed {what} that differ {how}"
 
-    def _agree(self, check: Check, one: Answer, two: Answer) -> bool:
-        distance, usual = one[2].distance(two[2]), OTHER_PROCESSORS.get(self._dtype, 0.0)
+    def _agree(self, check: Check, first: Answer, second: Answer) -> bool:
+        distance, usual = first[2].distance(second[2]), OTHER_PROCESSORS.get(self._dtype, 0.0)
         if not check.exact:
             self.close_calls += usual < distance <= LOW_PRECISION.get(self._dtype, 1.0)
             return not distance > LOW_PRECISION.get(self._dtype, 1.0)
         if self._audit.tolerance is not None:
             return not distance > self._audit.tolerance
-        return not distance > (0.0 if self._on_host and one[1] == two[1] else usual)
+        return not distance > (0.0 if self._on_host and first[1] == second[1] else usual)
 
     # Writes to a gradient after it was delivered
 

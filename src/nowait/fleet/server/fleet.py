@@ -107,7 +107,7 @@ class Fleet:
         self.unchecked: set[int] = set()
         """The workers whose process has not delivered a gradient that an audit may look at."""
         self.finished = self.holding = False
-        """Whether the run is over; whether workers are held until all of them are ready."""
+        """``finished``: the run is over. ``holding``: workers get no tickets until all of them are ready."""
         self._together, self._imitating = together, imitating
         self._max_failures, self._replace_hung, self._idle_seconds = max_failures, replace_hung, idle_seconds
         self._begun = False
@@ -125,7 +125,7 @@ class Fleet:
         self._asked: tuple[int, int] | None = None
         """The slot and the step of the params that are being evaluated."""
         self._fingerprint_asked = self.identifying = False
-        """Whether a fingerprint was asked for and no process computes it yet; whether one is to come."""
+        """``identifying``: a fingerprint is awaited. ``_fingerprint_asked``: its process has not been started yet."""
 
     # Once per gradient
 
@@ -626,7 +626,7 @@ class Fleet:
         return not others or (host.faults >= MOST_FAULTY and len(others) < len(all_members))
 
     def _give_up_host(self, host: Host, cause: str, at: float) -> list[Action]:
-        """End a host for good, with all its processes. Its workers are replaced where there are seats."""
+        """End a host for good, with all its processes. Other hosts with seats replace its workers."""
         workers = self._members_on(host.number)
         also = f"; its workers {_numbers(workers)} are replaced" if workers else ""
         name = host.label and f" {host.label}"

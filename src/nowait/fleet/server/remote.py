@@ -126,8 +126,8 @@ class RemoteHost:
         self.exits_by = math.inf
         """When its connection is closed, at the latest, because the host was told to exit."""
         self.processes: dict[int, int] = {}
-        """The worker number of each process whose death was not reported, by serial number. Before the host is ready:
-        of those that earlier connections of the host had."""
+        """The worker number of each process whose death was not reported, by serial number. Until the host is ready,
+        these are the processes of its earlier connections."""
         self._serials: dict[int, int] = {}
         """The serial number of each worker's process."""
         self._host_points = HostPoints()

@@ -65,7 +65,7 @@ class Hub:
         self._poller.modify(fd, select.POLLIN | select.POLLOUT)
 
     def again(self, handler: Callable[[], None]) -> None:
-        """Call a handler before the next wait: its descriptor may not become readable for what is left to be read.
+        """Call a handler before the next wait: it has more to read, for which its descriptor may not become readable.
 
         It is called even if its descriptor is removed meanwhile.
         """

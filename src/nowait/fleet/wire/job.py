@@ -42,21 +42,21 @@ def user_sources(modules: Mapping[str, ModuleType] | None = None) -> dict[str, b
     and neither is ``__main__``, whose classes and functions are pickled by value.
     """
     files = _files((sys.modules if modules is None else modules).items())
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     total = 0
     for path, file in sorted(files.items(), key=lambda item: (item[1].stat().st_size, item[0])):
         content = file.read_bytes()
         total += len(content)
         if total > MOST_BYTES:
-            left = len(files) - len(found)
+            left = len(files) - len(sources)
             logger.warning("%d modules are too large to be sent to workers: install them there", left)
             break
-        found[path] = content
-    return found
+        sources[path] = content
+    return sources
 
 
 def _files(modules: Iterable[tuple[str, Any]]) -> dict[str, Path]:
-    found = {}
+    files = {}
     for name, module in list(modules):
         file, is_package = getattr(module, "__file__", None), hasattr(module, "__path__")
         if not isinstance(file, str) or name.partition(".")[0] in (OWN_PACKAGE, "__main__", "__mp_main__"):
@@ -64,8 +64,8 @@ def _files(modules: Iterable[tuple[str, Any]]) -> dict[str, Path]:
         relative = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
         path = Path(file)
         if path.is_file() and path.as_posix().endswith(f"/{relative}") and not _is_installed(path, relative):
-            found[relative] = path
-    return found
+            files[relative] = path
+    return files
 
 
 def _is_installed(path: Path, relative: str) -> bool:
