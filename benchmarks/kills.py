@@ -67,8 +67,9 @@ def targets():
     running = marked()
     forked = {process for process, (_, command) in running.items() if b"nowait.fleet.host.zygote" in command}
     zygotes = {process for process in forked if running[process][0] not in forked}
-    hosts = {running[process][0] for process in zygotes} - {os.getpid()}
-    return {"worker": sorted(forked - zygotes), "zygote": sorted(zygotes), "host": sorted(hosts & running.keys())}
+    parents = {running[process][0] for process in zygotes} & running.keys()
+    hosts = [parent for parent in parents if re.search(rb"nowait.cli|ray::", running[parent][1])]  # not a raylet
+    return {"worker": sorted(forked - zygotes), "zygote": sorted(zygotes), "host": sorted(hosts)}
 
 
 def descriptors(process="self"):
